@@ -1,0 +1,308 @@
+//! A model's cache geometry from the metadata of its GGUF file.
+//!
+//! Only the header is read. Strings and arrays are bounds-checked against the bytes there are before anything is kept,
+//! since general readers allocate what a file announces. The format is llama.cpp's `ggml/include/gguf.h`.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use super::{Geometry, LayerWidths, TensorType};
+
+/// A metadata value; arrays of other things than integers are walked and dropped.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum GgufValue {
+    /// Any unsigned or signed integer, or a bool as 0 or 1.
+    Integer(i128),
+    /// A float.
+    Float(f64),
+    /// A string.
+    Text(String),
+    /// An array of integers, at most 4096 of them.
+    Integers(Vec<i128>),
+    /// An array that was not kept: its length.
+    Skipped(u64),
+}
+
+/// Why a GGUF file, or the geometry in it, cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GgufError {
+    /// The first four bytes are not "GGUF".
+    #[error("not a GGUF file: it starts with {found:02x?} instead of the letters GGUF")]
+    Magic {
+        /// The first bytes.
+        found: Vec<u8>,
+    },
+    /// A version this reader does not know.
+    #[error("GGUF version {version} is not supported; convert the model to version 2 or 3, little-endian")]
+    Version {
+        /// The file's version.
+        version: u32,
+    },
+    /// The file ends inside its header.
+    #[error("the GGUF file ends at byte {length}, inside {field}; download or copy it again")]
+    CutOff {
+        /// The file's length.
+        length: u64,
+        /// What was being read.
+        field: String,
+    },
+    /// A metadata type number outside the format.
+    #[error("GGUF metadata {key:?} has the unknown type {number}")]
+    UnknownType {
+        /// The key.
+        key: String,
+        /// The type number.
+        number: u32,
+    },
+    /// A key that comes twice.
+    #[error("GGUF metadata {key:?} comes twice")]
+    RepeatedKey {
+        /// The key.
+        key: String,
+    },
+    /// A string that is not UTF-8.
+    #[error("GGUF metadata has a string in {field} that is not UTF-8")]
+    NotUtf8 {
+        /// Where.
+        field: String,
+    },
+    /// A key that the geometry needs.
+    #[error("the GGUF file does not say {key:?}, which the cache's shape depends on")]
+    Missing {
+        /// The key.
+        key: String,
+    },
+    /// A value that the geometry cannot have.
+    #[error("GGUF metadata {key:?} is {value}; {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// The value found.
+        value: String,
+        /// What it should be.
+        expected: &'static str,
+    },
+    /// A model whose cache is not a plain list of K and V.
+    #[error("the model's cache is no plain K/V cache ({key:?} is set); give its geometry by numbers instead")]
+    NotPlain {
+        /// The key that says so.
+        key: String,
+    },
+}
+
+/// The metadata of a GGUF file.
+#[derive(Clone, Debug, Default)]
+pub struct GgufMetadata {
+    values: BTreeMap<String, GgufValue>,
+}
+
+impl GgufMetadata {
+    /// Reads the metadata at the start of `file`, which may be the whole file or as much of it as holds the metadata.
+    ///
+    /// # Errors
+    /// Anything that is not the header of a little-endian GGUF file of version 2 or 3.
+    pub fn parse(file: &[u8]) -> Result<Self, GgufError> {
+        let mut reader = Reader { bytes: file, length: file.len() as u64 };
+        let magic = reader.take(4, "its magic number");
+        if magic.as_ref().ok() != Some(&b"GGUF".as_slice()) {
+            return Err(GgufError::Magic { found: file.iter().copied().take(4).collect() });
+        }
+        let version = reader.u32("its version")?;
+        if !(2..=3).contains(&version) {
+            return Err(GgufError::Version { version });
+        }
+        reader.u64("its tensor count")?;
+        let mut metadata = Self::default();
+        for _ in 0..reader.u64("its metadata count")? {
+            let key = reader.text("a metadata key")?;
+            let kind = reader.u32(&key)?;
+            let value = reader.value(kind, &key)?;
+            match metadata.values.entry(key) {
+                Entry::Occupied(entry) => return Err(GgufError::RepeatedKey { key: entry.key().clone() }),
+                Entry::Vacant(entry) => entry.insert(value),
+            };
+        }
+        Ok(metadata)
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &str) -> Option<&GgufValue> {
+        self.values.get(key)
+    }
+
+    /// The model's name (`general.name`).
+    pub fn model_name(&self) -> Option<&str> {
+        match self.get("general.name") {
+            Some(GgufValue::Text(name)) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The cache's geometry for `cells` positions in one stream.
+    ///
+    /// Head counts and sizes follow llama.cpp (`llama_model::load_hparams`): `head_count_kv` defaults to `head_count`,
+    /// the head size to `embedding_length / head_count`; a layer with 0 KV heads has no cache.
+    ///
+    /// # Errors
+    /// A missing or impossible value, or a model with a recurrent state, a compressed (MLA) cache, or a sliding window
+    /// in a family that gives it a cache of its own.
+    pub fn geometry(&self, cells: u64, type_k: TensorType, type_v: TensorType) -> Result<Geometry, GgufError> {
+        let Some(GgufValue::Text(architecture)) = self.get("general.architecture") else {
+            return Err(GgufError::Missing { key: "general.architecture".to_owned() });
+        };
+        self.check_plain(architecture)?;
+        let key = |name: &str| format!("{architecture}.{name}");
+        let layers = self.positive(&key("block_count"), 1 << 16)?;
+        let heads = self.per_layer(&key("attention.head_count"), layers)?;
+        let kv_heads = match self.get(&key("attention.head_count_kv")) {
+            Some(_) => self.per_layer(&key("attention.head_count_kv"), layers)?,
+            None => heads.clone(),
+        };
+        let head_size = |name: &str| match self.get(&key(name)) {
+            Some(_) => self.positive(&key(name), 1 << 20),
+            None => {
+                let most_heads = heads.iter().copied().max().unwrap_or(0);
+                let missing = || GgufError::Missing { key: key(name) };
+                self.positive(&key("embedding_length"), 1 << 32)?.checked_div(most_heads).ok_or_else(missing)
+            }
+        };
+        let (k_size, v_size) = (head_size("attention.key_length")?, head_size("attention.value_length")?);
+        let widths = (0..).zip(kv_heads).filter(|(_, heads)| *heads > 0);
+        Ok(Geometry {
+            layers: widths.map(|(layer, heads)| LayerWidths { layer, k: heads * k_size, v: heads * v_size }).collect(),
+            type_v,
+            ..Geometry::uniform(0, 0, 0, cells, type_k)
+        })
+    }
+
+    fn check_plain(&self, architecture: &str) -> Result<(), GgufError> {
+        let mut special = vec!["ssm.state_size", "attention.kv_lora_rank", "wkv.head_size"];
+        // These carry the key for a window that llama.cpp does not give a cache of its own.
+        if !["llama", "qwen2", "qwen3"].contains(&architecture) {
+            special.push("attention.sliding_window");
+        }
+        match special.into_iter().map(|name| format!("{architecture}.{name}")).find(|key| self.get(key).is_some()) {
+            Some(key) => Err(GgufError::NotPlain { key }),
+            None => Ok(()),
+        }
+    }
+
+    fn positive(&self, key: &str, limit: u64) -> Result<u64, GgufError> {
+        match self.get(key) {
+            Some(GgufValue::Integer(value)) => match u64::try_from(*value) {
+                Ok(number) if (1..=limit).contains(&number) => Ok(number),
+                _ => Err(impossible(key, value, "it must be a positive number of a sensible size")),
+            },
+            Some(other) => Err(impossible(key, &format!("{other:?}"), "it must be a whole number")),
+            None => Err(GgufError::Missing { key: key.to_owned() }),
+        }
+    }
+
+    /// A number for each layer: an array of them, or one for all.
+    fn per_layer(&self, key: &str, layers: u64) -> Result<Vec<u64>, GgufError> {
+        let Some(GgufValue::Integers(values)) = self.get(key) else {
+            return Ok(vec![self.positive(key, 1 << 16)?; layers as usize]);
+        };
+        if values.len() as u64 != layers {
+            return Err(impossible(key, &format!("an array of {}", values.len()), "it must have one number a layer"));
+        }
+        let checked = |value: &i128| u64::try_from(*value).ok().filter(|number| *number <= 1 << 16);
+        let expected = "each must be between 0 and 65536";
+        values.iter().map(|value| checked(value).ok_or_else(|| impossible(key, value, expected))).collect()
+    }
+}
+
+fn impossible(key: &str, value: &impl ToString, expected: &'static str) -> GgufError {
+    GgufError::Value { key: key.to_owned(), value: value.to_string(), expected }
+}
+
+/// The bytes not read yet, and the length of the whole for messages.
+struct Reader<'a> {
+    bytes: &'a [u8],
+    length: u64,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: u64, field: &str) -> Result<&'a [u8], GgufError> {
+        match usize::try_from(count).ok().and_then(|count| self.bytes.split_at_checked(count)) {
+            Some((taken, rest)) => {
+                self.bytes = rest;
+                Ok(taken)
+            }
+            None => Err(GgufError::CutOff { length: self.length, field: field.to_owned() }),
+        }
+    }
+
+    fn array<const N: usize>(&mut self, field: &str) -> Result<[u8; N], GgufError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64, field)?);
+        Ok(array)
+    }
+
+    fn u32(&mut self, field: &str) -> Result<u32, GgufError> {
+        self.array(field).map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self, field: &str) -> Result<u64, GgufError> {
+        self.array(field).map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self, field: &str) -> Result<String, GgufError> {
+        let length = self.u64(field)?;
+        let bytes = self.take(length, field)?;
+        let text = std::str::from_utf8(bytes).map_err(|_| GgufError::NotUtf8 { field: field.to_owned() })?;
+        Ok(text.to_owned())
+    }
+
+    fn value(&mut self, kind: u32, key: &str) -> Result<GgufValue, GgufError> {
+        Ok(match kind {
+            6 => GgufValue::Float(f32::from_le_bytes(self.array(key)?).into()),
+            8 => GgufValue::Text(self.text(key)?),
+            9 => self.array_value(key)?,
+            12 => GgufValue::Float(f64::from_le_bytes(self.array(key)?)),
+            _ => GgufValue::Integer(self.integer(kind, key)?),
+        })
+    }
+
+    fn integer(&mut self, kind: u32, key: &str) -> Result<i128, GgufError> {
+        Ok(match kind {
+            0 | 7 => u8::from_le_bytes(self.array(key)?).into(),
+            1 => i8::from_le_bytes(self.array(key)?).into(),
+            2 => u16::from_le_bytes(self.array(key)?).into(),
+            3 => i16::from_le_bytes(self.array(key)?).into(),
+            4 => self.u32(key)?.into(),
+            5 => i32::from_le_bytes(self.array(key)?).into(),
+            10 => self.u64(key)?.into(),
+            11 => i64::from_le_bytes(self.array(key)?).into(),
+            number => return Err(GgufError::UnknownType { key: key.to_owned(), number }),
+        })
+    }
+
+    fn array_value(&mut self, key: &str) -> Result<GgufValue, GgufError> {
+        let (kind, count) = (self.u32(key)?, self.u64(key)?);
+        let size = match kind {
+            0 | 1 | 7 => 1,
+            2 | 3 => 2,
+            4..=6 => 4,
+            8 => {
+                for _ in 0..count {
+                    let length = self.u64(key)?;
+                    self.take(length, key)?;
+                }
+                return Ok(GgufValue::Skipped(count));
+            }
+            10..=12 => 8,
+            // Arrays of arrays stand in the format's description; no model has one.
+            number => return Err(GgufError::UnknownType { key: key.to_owned(), number }),
+        };
+        let small_integers = count <= 4096 && ![6, 12].contains(&kind);
+        if small_integers {
+            return Ok(GgufValue::Integers((0..count).map(|_| self.integer(kind, key)).collect::<Result<_, _>>()?));
+        }
+        // An overflowing length is longer than any file.
+        self.take(count.saturating_mul(size), key)?;
+        Ok(GgufValue::Skipped(count))
+    }
+}
