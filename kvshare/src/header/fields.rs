@@ -1,0 +1,105 @@
+//! Reading typed fields from a JSON object, with the field's path in every error.
+
+use std::fmt::Display;
+
+use serde_json::{Map, Value};
+
+use super::HeaderError;
+use crate::layout::TensorType;
+
+/// A JSON object and the path that leads to it, such as `regions[3]`; empty at the top.
+pub(super) struct Fields<'a> {
+    path: String,
+    object: &'a Map<String, Value>,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(path: String, value: &'a Value) -> Result<Self, HeaderError> {
+        match value {
+            Value::Object(object) => Ok(Self { path, object }),
+            _ if path.is_empty() => Err(wrong("(the whole header)", value, "an object")),
+            _ => Err(wrong(path, value, "an object")),
+        }
+    }
+
+    pub(super) fn path(&self, name: impl Display) -> String {
+        if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) }
+    }
+
+    /// The field, if it is there and not null.
+    pub(super) fn optional(&self, name: &str) -> Option<&'a Value> {
+        self.object.get(name).filter(|value| !value.is_null())
+    }
+
+    fn required(&self, name: &str) -> Result<&'a Value, HeaderError> {
+        self.optional(name).ok_or_else(|| HeaderError::Missing { field: self.path(name) })
+    }
+
+    fn wrong(&self, name: &str, value: &Value, expected: &'static str) -> HeaderError {
+        wrong(self.path(name), value, expected)
+    }
+
+    pub(super) fn u64(&self, name: &str) -> Result<u64, HeaderError> {
+        let value = self.required(name)?;
+        value.as_u64().ok_or_else(|| self.wrong(name, value, "a whole number from 0 to 2^64 - 1"))
+    }
+
+    pub(super) fn u32(&self, name: &str) -> Result<u32, HeaderError> {
+        let value = self.required(name)?;
+        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+        number.ok_or_else(|| self.wrong(name, value, "a whole number from 0 to 2^32 - 1"))
+    }
+
+    /// An index into one of the header's own lists.
+    pub(super) fn index(&self, name: &str) -> Result<usize, HeaderError> {
+        self.u32(name).map(|number| number as usize)
+    }
+
+    /// A 64-bit number that may also be a string, decimal or `0x…`, since some JSON writers round large integers.
+    pub(super) fn u64_or_text(&self, name: &str) -> Result<u64, HeaderError> {
+        let value = self.required(name)?;
+        let number = match value {
+            Value::String(text) => match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+                Some(hex) if hex.bytes().all(|digit| digit.is_ascii_hexdigit()) => u64::from_str_radix(hex, 16).ok(),
+                Some(_) => None,
+                None if text.bytes().all(|digit| digit.is_ascii_digit()) => text.parse().ok(),
+                None => None,
+            },
+            other => other.as_u64(),
+        };
+        let expected = "a whole number from 0 to 2^64 - 1, or one as a string (decimal or 0x…)";
+        number.ok_or_else(|| self.wrong(name, value, expected))
+    }
+
+    pub(super) fn bool(&self, name: &str) -> Result<bool, HeaderError> {
+        let value = self.required(name)?;
+        value.as_bool().ok_or_else(|| self.wrong(name, value, "true or false"))
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<&'a str, HeaderError> {
+        let value = self.required(name)?;
+        value.as_str().ok_or_else(|| self.wrong(name, value, "a string"))
+    }
+
+    pub(super) fn array(&self, name: &str) -> Result<&'a Vec<Value>, HeaderError> {
+        let value = self.required(name)?;
+        value.as_array().ok_or_else(|| self.wrong(name, value, "a list"))
+    }
+
+    pub(super) fn tensor_type(&self, name: &str) -> Result<TensorType, HeaderError> {
+        let text = self.text(name)?;
+        text.parse().map_err(|_| HeaderError::UnknownType { field: self.path(name), value: shortened(text) })
+    }
+}
+
+pub(super) fn wrong(field: impl Into<String>, value: &Value, expected: &'static str) -> HeaderError {
+    HeaderError::WrongValue { field: field.into(), value: shortened(&value.to_string()), expected }
+}
+
+/// Outside text as an error message can bear it.
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(60) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}

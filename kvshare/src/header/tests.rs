@@ -1,0 +1,247 @@
+//! The header's promises: what is read back is what was written, and each refusal is its own.
+
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::layout::{Geometry, TensorType};
+
+fn small() -> Header {
+    let layout = Geometry::uniform(2, 64, 64, 256, TensorType::F16).layout().unwrap();
+    let model = ModelIdentity { name: "kvshare-tiny".to_owned(), sha256: Some("b0".repeat(32)) };
+    Header::describe(&layout, Some(model), Some(Params::plain(256, TensorType::F16)))
+}
+
+/// The small header as JSON without its digest, so that an edit meets the check it is meant for.
+fn small_json() -> Value {
+    let mut value: Value = serde_json::from_slice(&small().to_json()).unwrap();
+    value.as_object_mut().unwrap().remove("digest");
+    value
+}
+
+fn refusal(value: &Value) -> HeaderError {
+    Header::parse(value.to_string().as_bytes()).unwrap_err()
+}
+
+#[test]
+fn a_written_header_reads_back_equal() {
+    assert_eq!(Header::parse(&small().to_json()), Ok(small()));
+}
+
+#[test]
+fn a_header_of_regions_alone_is_enough() {
+    let bytes = br#"{"regions":[{"fd":0,"offset":0,"size":4096,"layout":1469598103934665603}]}"#;
+    let header = Header::parse(bytes).unwrap();
+    assert_eq!(header.descriptor_count(), 1);
+    assert!(header.tensors.is_empty() && header.params.is_none());
+}
+
+#[test]
+fn unknown_fields_are_ignored() {
+    let mut value = small_json();
+    value["vendor"] = json!({"deep": [[1]]});
+    value["regions"][0]["kind"] = json!("dma-buf");
+    assert!(Header::parse(value.to_string().as_bytes()).is_ok());
+}
+
+#[test]
+fn a_hash_may_be_a_number_or_a_string() {
+    for hash in [json!(EMPTY), json!(EMPTY.to_string()), json!(format!("{EMPTY:#x}"))] {
+        let value = json!({"regions": [{"fd": 0, "size": 4096, "layout": hash}]});
+        assert_eq!(Header::parse(value.to_string().as_bytes()).unwrap().regions[0].layout, EMPTY);
+    }
+    for hash in [json!("0x"), json!("+1"), json!("0x+1"), json!("-1"), json!(1.5), json!("18446744073709551616")] {
+        let error = refusal(&json!({"regions": [{"fd": 0, "size": 4096, "layout": hash}]}));
+        assert!(matches!(error, HeaderError::WrongValue { .. }), "{hash}: {error}");
+    }
+}
+
+const EMPTY: u64 = crate::layout::EMPTY_HASH;
+
+#[test]
+fn text_that_is_no_header_is_refused() {
+    let too_long = vec![b' '; MAX_BYTES + 1];
+    let deep = "[".repeat(9);
+    let refused: [(&[u8], fn(&HeaderError) -> bool); 10] = [
+        (b"", |error| matches!(error, HeaderError::NotJson { .. })),
+        (b"{", |error| matches!(error, HeaderError::NotJson { .. })),
+        (b"{} {}", |error| matches!(error, HeaderError::NotJson { .. })),
+        (b"\xff", |error| matches!(error, HeaderError::NotUtf8 { position: 0 })),
+        (b"[]", |error| matches!(error, HeaderError::WrongValue { .. })),
+        (
+            br#"{"regions":[],"regions":[]}"#,
+            |error| matches!(error, HeaderError::RepeatedKey { key } if key == "regions"),
+        ),
+        (br#"{"x":{"a":1,"a":2}}"#, |error| matches!(error, HeaderError::RepeatedKey { key } if key == "a")),
+        (deep.as_bytes(), |error| matches!(error, HeaderError::TooDeep { .. })),
+        (&too_long, |error| matches!(error, HeaderError::TooLong { .. })),
+        (br#"{"version":2,"regions":[]}"#, |error| matches!(error, HeaderError::UnknownVersion { value: 2, .. })),
+    ];
+    for (bytes, expected) in refused {
+        let error = Header::parse(bytes).unwrap_err();
+        assert!(expected(&error), "{:?}: {error}", String::from_utf8_lossy(&bytes[..bytes.len().min(40)]));
+    }
+}
+
+/// Replaces what `pointer` names in the small header, or removes it with `null`.
+fn edited(pointer: &str, with: Value) -> Value {
+    let mut value = small_json();
+    *value.pointer_mut(pointer).unwrap() = with;
+    value
+}
+
+#[test]
+fn each_wrong_field_has_its_own_refusal() {
+    let refused: [(&str, Value, &str); 27] = [
+        ("/regions", json!([]), "names no regions"),
+        ("/regions", json!(null), "regions is missing"),
+        ("/regions", json!({}), "must be a list"),
+        ("/regions", json!(vec![json!({}); 4097]), "4097 regions"),
+        ("/regions/0", json!(3), "regions[0] is 3, but must be an object"),
+        ("/regions/0/fd", json!(-1), "regions[0].fd is -1"),
+        ("/regions/0/size", json!(0), "regions[0].size is 0"),
+        ("/regions/0/size", json!(4097), "regions[0].size is 4097"),
+        ("/regions/0/offset", json!(1), "regions[0].offset is 1"),
+        ("/regions/0/offset", json!(9223372036854771712_u64), "ends past 2^63 - 1"),
+        ("/regions/0/layout", json!(7), "hash 7, but its tensors hash to"),
+        ("/regions/0/layout", json!(null), "regions[0].layout is missing"),
+        ("/regions/0/group", json!(4294967296_u64), "regions[0].group is 4294967296"),
+        ("/tensors/1/type", json!("f17"), "tensors[1].type is \"f17\""),
+        ("/tensors/1/type", json!("f32"), "is f32, but params.type_v is f16"),
+        ("/tensors/1/ne", json!([64, 256, 1, 1, 1]), "tensors[1].ne is 5"),
+        ("/tensors/1/ne", json!([64, 0]), "none of them 0"),
+        ("/tensors/1/ne/0", json!("64"), "tensors[1].ne[0] is \"64\""),
+        ("/tensors/1/ne", json!([4294967296_u64, 4294967296_u64]), "larger than 2^63 - 1"),
+        ("/tensors/1/region", json!(1), "tensors[1].region is 1"),
+        ("/tensors/1/offset", json!(33), "tensors[1].offset is 33"),
+        ("/tensors/3/offset", json!(102_400), "ends at byte 135168 of region 0"),
+        ("/tensors/1/offset", json!(28672), "\"cache_k_l0\" and \"cache_v_l0\" overlap"),
+        ("/tensors/1/name", json!("cache_k_l0"), "comes twice"),
+        ("/params/n_ctx", json!("many"), "params.n_ctx is \"many\""),
+        ("/params/v_trans", json!(0), "params.v_trans is 0"),
+        ("/model/name", json!(1), "model.name is 1"),
+    ];
+    for (pointer, with, words) in refused {
+        let message = refusal(&edited(pointer, with)).to_string();
+        assert!(message.contains(words), "{pointer}: {message}");
+    }
+}
+
+#[test]
+fn a_row_that_blocks_do_not_fill_is_refused() {
+    let mut value = small_json();
+    value.as_object_mut().unwrap().remove("params");
+    value["tensors"][0]["type"] = json!("q8_0");
+    value["tensors"][0]["ne"] = json!([65, 256]);
+    let error = refusal(&value);
+    assert!(matches!(error, HeaderError::Tensor { .. }), "{error}");
+}
+
+#[test]
+fn regions_of_one_descriptor_may_not_overlap() {
+    let region = |fd: u32, offset: u64| json!({"fd": fd, "offset": offset, "size": 8192, "layout": EMPTY});
+    let apart = json!({"regions": [region(0, 8192), region(0, 0), region(1, 4096)]});
+    assert!(Header::parse(apart.to_string().as_bytes()).is_ok());
+    let error = refusal(&json!({"regions": [region(0, 8192), region(1, 0), region(0, 4096)]}));
+    assert_eq!(error, HeaderError::RegionsOverlap { first: 2, second: 0, fd: 0 });
+}
+
+#[test]
+fn swapped_regions_hash_alike_and_only_the_digest_tells() {
+    // Chunk 0 starts with a K and chunk 1 with a V of the same shape: the hashes are equal.
+    let layout = Geometry::uniform(28, 1024, 1024, 20480, TensorType::F16).layout().unwrap();
+    assert_eq!(layout.chunks()[0].hash, layout.chunks()[1].hash);
+    let header = Header::describe(&layout, None, None);
+    let mut swapped: Value = serde_json::from_slice(&header.to_json()).unwrap();
+    swapped["regions"][0]["fd"] = json!(1);
+    swapped["regions"][1]["fd"] = json!(0);
+    assert!(matches!(refusal(&swapped), HeaderError::DigestMismatch { .. }));
+    swapped.as_object_mut().unwrap().remove("digest");
+    assert!(Header::parse(swapped.to_string().as_bytes()).is_ok());
+}
+
+#[test]
+fn every_part_of_a_header_is_in_its_digest() {
+    let edits = [
+        ("/model/name", json!("other")),
+        ("/model/sha256", json!("b1")),
+        ("/params/n_batch", json!(1)),
+        ("/params/n_rot_k", json!(64)),
+        ("/params/flash_attn", json!(false)),
+        ("/regions/0/group", json!(1)),
+        ("/tensors/0/name", json!("cache_k_l9")),
+        ("/tensors", json!(null)),
+    ];
+    for (pointer, with) in edits {
+        let mut value: Value = serde_json::from_slice(&small().to_json()).unwrap();
+        *value.pointer_mut(pointer).unwrap() = with;
+        assert!(matches!(refusal(&value), HeaderError::DigestMismatch { .. }), "{pointer}");
+    }
+}
+
+#[test]
+fn a_header_is_compared_with_the_descriptors_that_came() {
+    let header = small();
+    let size = header.regions[0].size;
+    assert_eq!(header.check_descriptors(&[Some(size)]), Ok(()));
+    assert_eq!(header.check_descriptors(&[None]), Ok(()));
+    let missing = header.check_descriptors(&[]);
+    assert_eq!(missing, Err(HeaderError::NoSuchDescriptor { field: "regions[0].fd".to_owned(), value: 0, count: 0 }));
+    let unused = header.check_descriptors(&[Some(size), Some(size)]);
+    assert_eq!(unused, Err(HeaderError::UnusedDescriptor { index: 1, count: 2 }));
+    let short = header.check_descriptors(&[Some(size - 1)]);
+    assert_eq!(short, Err(HeaderError::BeyondDescriptor { region: 0, end: size, fd: 0, size: size - 1 }));
+}
+
+#[test]
+fn a_foreign_header_is_completed_from_the_providers_own_geometry() {
+    let geometry = Geometry::uniform(2, 64, 64, 256, TensorType::F16);
+    let layout = geometry.layout().unwrap();
+    let mut header = Header { tensors: Vec::new(), ..small() };
+    header.complete(&layout).unwrap();
+    assert_eq!(header, small());
+    header.complete(&layout).unwrap();
+
+    let other = |geometry: Geometry| {
+        let mut header = Header { tensors: Vec::new(), ..small() };
+        header.complete(&geometry.layout().unwrap()).unwrap_err()
+    };
+    let smaller = other(Geometry { cells: 128, ..geometry.clone() });
+    assert!(matches!(smaller, HeaderError::HashMismatch { .. }), "{smaller}");
+    let larger = other(Geometry { cells: 512, ..geometry.clone() });
+    assert!(matches!(larger, HeaderError::RegionSize { .. }), "{larger}");
+    let more = other(Geometry::uniform(28, 1024, 1024, 20480, TensorType::F16));
+    assert!(matches!(more, HeaderError::RegionCount { found: 1, expected: 3 }), "{more}");
+    let mut renamed = small();
+    renamed.tensors.swap(0, 2);
+    (renamed.tensors[0].offset, renamed.tensors[2].offset) = (renamed.tensors[2].offset, renamed.tensors[0].offset);
+    let error = renamed.complete(&layout).unwrap_err();
+    assert!(matches!(error, HeaderError::OtherTensor { .. }), "{error}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 128 }, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_header_of_ours_reads_back_equal(
+        layers in 0_u32..40, width in 1_u64..40, cells in 1_u64..5000, kind in 0..TensorType::ALL.len(), name in ".{0,20}",
+    ) {
+        let tensor_type = TensorType::ALL[kind];
+        let geometry = Geometry::uniform(layers, width * 32, width * 32, cells, tensor_type);
+        let model = ModelIdentity { name, sha256: None };
+        let header =
+            Header::describe(&geometry.layout().unwrap(), Some(model), Some(Params::plain(9, tensor_type)));
+        prop_assert_eq!(Header::parse(&header.to_json()), Ok(header));
+    }
+
+    #[test]
+    fn no_bytes_make_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), cut in 0_usize..4000) {
+        let _ = Header::parse(&bytes);
+        let mut whole = small().to_json();
+        whole.truncate(cut);
+        if let (Some(last), Some(byte)) = (whole.last_mut(), bytes.first()) {
+            *last = *byte;
+        }
+        let _ = Header::parse(&whole);
+    }
+}
