@@ -1,0 +1,147 @@
+//! A program that we started, until it is gone.
+
+use super::{FdError, ready};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStatus, kill_process_group, pidfd_open, waitid,
+};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::{Duration, Instant};
+
+/// How long a dropped child may take to die of `SIGKILL` before it is left to itself: one that a driver holds in the
+/// kernel may never do so.
+const REAP_LIMIT: Duration = Duration::from_secs(5);
+
+/// A running program, the leader of a process group of its own.
+///
+/// When it exits, whatever it left running in its group is killed before [`try_wait`](Self::try_wait) or
+/// [`wait`](Self::wait) says so: a helper of a provider must not go on writing into a cache that the decoder has adopted.
+/// A process that has left the group escapes this. Dropping a child that was not waited for kills its group and reaps it.
+///
+/// This process must not ignore `SIGCHLD` or wait for children that it did not start, or the exit status is lost.
+#[derive(Debug)]
+pub struct Child {
+    /// The read end of the program's standard output, if it was asked to go into a pipe.
+    pub stdout: Option<OwnedFd>,
+    /// The read end of the program's standard error, if it was asked to go into a pipe.
+    pub stderr: Option<OwnedFd>,
+    pid: Pid,
+    pidfd: OwnedFd,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Running,
+    Exited(ExitStatus),
+    /// Somebody else reaped it, so that its process id may belong to another process by now.
+    Lost,
+}
+
+impl Child {
+    pub(super) fn new(pid: Pid, stdout: Option<OwnedFd>, stderr: Option<OwnedFd>) -> Result<Self, Errno> {
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Self { stdout, stderr, pid, pidfd, state: State::Running }),
+            Err(errno) => {
+                // Nobody would watch it: it goes at once. It is not reaped yet, so its id is still its own.
+                let _ = kill_process_group(pid, Signal::KILL);
+                let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED);
+                Err(errno)
+            }
+        }
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.pid.as_raw_pid().unsigned_abs()
+    }
+
+    /// The exit status, if the program has exited.
+    ///
+    /// # Errors
+    ///
+    /// [`FdError::System`] if this process has no such child any more: something else in it has waited for it.
+    pub fn try_wait(&mut self) -> Result<Option<ExitStatus>, FdError> {
+        if let State::Exited(status) = self.state {
+            return Ok(Some(status));
+        }
+        self.reap().map_err(|errno| {
+            if errno == Errno::CHILD {
+                self.state = State::Lost;
+            }
+            FdError::system("waitid")(errno)
+        })
+    }
+
+    /// Waits until the program has exited, and returns its exit status; `None` if it still runs at `deadline`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_wait`](Self::try_wait).
+    pub fn wait(&mut self, deadline: Instant) -> Result<Option<ExitStatus>, FdError> {
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(Some(status));
+            }
+            if !ready(self.pidfd.as_fd(), PollFlags::IN, deadline).map_err(FdError::system("poll"))? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Sends `signal` to the program and all others in its process group; does nothing once it was waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`FdError::System`] if the kernel does not allow it.
+    pub fn signal_group(&self, signal: Signal) -> Result<(), FdError> {
+        match self.state {
+            State::Running => kill_process_group(self.pid, signal).map_err(FdError::system("kill")),
+            State::Exited(_) | State::Lost => Ok(()),
+        }
+    }
+
+    fn reap(&mut self) -> Result<Option<ExitStatus>, Errno> {
+        let id = || WaitId::PidFd(self.pidfd.as_fd());
+        if waitid(id(), WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)?.is_none() {
+            return Ok(None);
+        }
+        // Until it is reaped, its process id and so its group's cannot be anybody else's.
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        let status = waitid(id(), WaitIdOptions::EXITED | WaitIdOptions::NOHANG)?.map(exit_status);
+        if let Some(status) = status {
+            self.state = State::Exited(status);
+        }
+        Ok(status)
+    }
+}
+
+impl AsFd for Child {
+    /// The pidfd, readable once the program has exited
+    /// ([pidfd_open(2)](https://man7.org/linux/man-pages/man2/pidfd_open.2.html)).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if matches!(self.state, State::Running) {
+            let _ = kill_process_group(self.pid, Signal::KILL);
+            let _ = self.wait(Instant::now() + REAP_LIMIT);
+        }
+    }
+}
+
+/// The status in the form of [wait(2)](https://man7.org/linux/man-pages/man2/wait.2.html), which std understands.
+fn exit_status(status: WaitIdStatus) -> ExitStatus {
+    const DUMPED_CORE: i32 = 0x80;
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => ExitStatus::from_raw((code & 0xff) << 8),
+        (None, Some(signal)) if status.dumped() => ExitStatus::from_raw(signal | DUMPED_CORE),
+        (None, signal) => ExitStatus::from_raw(signal.unwrap_or_default()),
+    }
+}

@@ -1,0 +1,282 @@
+//! What a descriptor is: kind, size, access mode, seals, names.
+//!
+//! Everything is read from the descriptor itself and none of it from what a peer says.
+
+use super::FdError;
+use rustix::fs::{FileType, OFlags, SealFlags, SeekFrom, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, seek};
+use rustix::io::FdFlags;
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+/// `DMA_BUF_MAGIC` of the kernel's `include/uapi/linux/magic.h`: the file system type of a dma-buf.
+const DMA_BUF_MAGIC: u64 = 0x444d_4142;
+
+/// What kind of thing a descriptor stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Anonymous memory of [memfd_create(2)](https://man7.org/linux/man-pages/man2/memfd_create.2.html), in pages of
+    /// any size.
+    Memfd,
+    /// A buffer that a driver exported as a dma-buf.
+    DmaBuf,
+    /// Memory of an NVIDIA GPU that CUDA exported: the descriptor's link is one of `/dev/nvidia*`.
+    Cuda,
+    /// A file in a file system.
+    RegularFile,
+    /// A directory.
+    Directory,
+    /// A socket of any family.
+    Socket,
+    /// A pipe or a named pipe.
+    Pipe,
+    /// A descriptor opened with `O_PATH`: it names a file but cannot read or map it.
+    PathOnly,
+    /// A character or block device other than an NVIDIA GPU.
+    Device,
+    /// Anything else, an eventfd or a pidfd for example.
+    Other,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Memfd => "memfd",
+            Self::DmaBuf => "dma-buf",
+            Self::Cuda => "CUDA memory",
+            Self::RegularFile => "regular file",
+            Self::Directory => "directory",
+            Self::Socket => "socket",
+            Self::Pipe => "pipe",
+            Self::PathOnly => "path-only descriptor (O_PATH)",
+            Self::Device => "device",
+            Self::Other => "descriptor of another kind",
+        })
+    }
+}
+
+/// What a descriptor's access mode allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Neither reading nor writing: the descriptor was opened with `O_PATH`.
+    Neither,
+    /// Reading only.
+    ReadOnly,
+    /// Writing only.
+    WriteOnly,
+    /// Reading and writing.
+    ReadWrite,
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(match self {
+            Self::Neither => "neither readable nor writable",
+            Self::ReadOnly => "read-only",
+            Self::WriteOnly => "write-only",
+            Self::ReadWrite => "read-write",
+        })
+    }
+}
+
+impl From<OFlags> for Access {
+    fn from(flags: OFlags) -> Self {
+        if flags.contains(OFlags::PATH) {
+            Self::Neither
+        } else if flags.contains(OFlags::RDWR) {
+            Self::ReadWrite
+        } else if flags.contains(OFlags::WRONLY) {
+            Self::WriteOnly
+        } else {
+            Self::ReadOnly
+        }
+    }
+}
+
+/// The seals on a memfd: what nobody can do to it any more (`F_GET_SEALS` of
+/// [fcntl(2)](https://man7.org/linux/man-pages/man2/F_GET_SEALS.2const.html)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Seals {
+    /// It cannot be made shorter, so a mapping of it cannot lose its pages.
+    pub shrink: bool,
+    /// It cannot be made longer.
+    pub grow: bool,
+    /// It cannot be written.
+    pub write: bool,
+    /// It cannot be written except through mappings that exist already.
+    pub future_write: bool,
+    /// No seal can be added.
+    pub seal: bool,
+}
+
+impl From<SealFlags> for Seals {
+    fn from(flags: SealFlags) -> Self {
+        Self {
+            shrink: flags.contains(SealFlags::SHRINK),
+            grow: flags.contains(SealFlags::GROW),
+            write: flags.contains(SealFlags::WRITE),
+            future_write: flags.contains(SealFlags::FUTURE_WRITE),
+            seal: flags.contains(SealFlags::SEAL),
+        }
+    }
+}
+
+impl fmt::Display for Seals {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (self.shrink, "shrink"),
+            (self.grow, "grow"),
+            (self.write, "write"),
+            (self.future_write, "future write"),
+            (self.seal, "seal"),
+        ];
+        let set: Vec<&str> = names.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect();
+        formatter.pad(&if set.is_empty() { "none".to_owned() } else { set.join(", ") })
+    }
+}
+
+/// Which file a descriptor stands for: equal for two descriptors of one file, however they came here.
+///
+/// This tells memfds, dma-bufs and files apart. It does not tell CUDA allocations apart, whose descriptors all stand for
+/// one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// The device that holds the file.
+    pub device: u64,
+    /// The file's number on that device.
+    pub inode: u64,
+}
+
+/// What one descriptor is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Facts {
+    /// What it stands for.
+    pub kind: Kind,
+    /// How many bytes it has; `None` where it cannot say, as CUDA memory cannot.
+    pub size: Option<u64>,
+    /// What its access mode allows.
+    pub access: Access,
+    /// Its seals; `None` where the kind has none.
+    pub seals: Option<Seals>,
+    /// The name of a memfd or a dma-buf, if it has one.
+    pub name: Option<String>,
+    /// The driver that exported a dma-buf.
+    pub exporter: Option<String>,
+    /// Whether it closes when this process starts another program in its place.
+    pub close_on_exec: bool,
+    /// Which file it stands for.
+    pub identity: Identity,
+}
+
+impl Facts {
+    /// Looks at a descriptor, changing nothing about it.
+    ///
+    /// # Errors
+    ///
+    /// [`FdError::System`] if the kernel refuses to tell, or `/proc` is not mounted.
+    pub fn of(descriptor: impl AsFd) -> Result<Self, FdError> {
+        let descriptor = descriptor.as_fd();
+        let flags = fcntl_getfl(descriptor).map_err(FdError::system("fcntl F_GETFL"))?;
+        let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
+        let link = link(descriptor)?;
+        let seals = fcntl_get_seals(descriptor).ok().map(Seals::from);
+        let kind = match coarse_kind(flags, FileType::from_raw_mode(status.st_mode)) {
+            Kind::RegularFile | Kind::Other if is_dma_buf(descriptor)? => Kind::DmaBuf,
+            Kind::RegularFile if link.starts_with("/memfd:") && seals.is_some() => Kind::Memfd,
+            Kind::RegularFile if link.starts_with("anon_inode:") => Kind::Other,
+            Kind::Device if link.starts_with("/dev/nvidia") => Kind::Cuda,
+            kind => kind,
+        };
+        Ok(Self {
+            kind,
+            size: match kind {
+                Kind::Memfd | Kind::RegularFile => u64::try_from(status.st_size).ok(),
+                // A dma-buf has no position: seeking to its end only tells where that is (the kernel's
+                // drivers/dma-buf/dma-buf.c, dma_buf_llseek).
+                Kind::DmaBuf => seek(descriptor, SeekFrom::End(0)).ok(),
+                _ => None,
+            },
+            access: flags.into(),
+            seals: seals.filter(|_| kind == Kind::Memfd),
+            name: match kind {
+                Kind::Memfd => link.strip_prefix("/memfd:").map(|name| name.strip_suffix(" (deleted)").unwrap_or(name)),
+                Kind::DmaBuf => {
+                    link.strip_prefix("/dmabuf:").map(|name| name.strip_suffix(" (deleted)").unwrap_or(name))
+                }
+                _ => None,
+            }
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned),
+            exporter: if kind == Kind::DmaBuf { exporter(descriptor) } else { None },
+            close_on_exec: rustix::io::fcntl_getfd(descriptor)
+                .map_err(FdError::system("fcntl F_GETFD"))?
+                .contains(FdFlags::CLOEXEC),
+            identity: Identity { device: status.st_dev, inode: status.st_ino },
+        })
+    }
+
+    /// Refuses a descriptor that can be no region, by its kind, as [`check_region`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`FdError::NotARegion`].
+    pub fn check_region(&self) -> Result<(), FdError> {
+        region_kind(self.kind)
+    }
+}
+
+/// Refuses a socket, a pipe, a directory and an `O_PATH` descriptor, none of which is ever memory.
+///
+/// Costs two system calls, against the eight or so of [`Facts::of`].
+///
+/// # Errors
+///
+/// [`FdError::NotARegion`], and [`FdError::System`] if the kernel refuses to tell.
+pub fn check_region(descriptor: impl AsFd) -> Result<(), FdError> {
+    let descriptor = descriptor.as_fd();
+    let flags = fcntl_getfl(descriptor).map_err(FdError::system("fcntl F_GETFL"))?;
+    let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
+    region_kind(coarse_kind(flags, FileType::from_raw_mode(status.st_mode)))
+}
+
+fn region_kind(kind: Kind) -> Result<(), FdError> {
+    match kind {
+        Kind::Directory | Kind::Socket | Kind::Pipe | Kind::PathOnly => Err(FdError::NotARegion { kind }),
+        _ => Ok(()),
+    }
+}
+
+/// The kind as far as the file type tells it.
+fn coarse_kind(flags: OFlags, file_type: FileType) -> Kind {
+    if flags.contains(OFlags::PATH) {
+        return Kind::PathOnly;
+    }
+    match file_type {
+        FileType::RegularFile => Kind::RegularFile,
+        FileType::Directory => Kind::Directory,
+        FileType::Socket => Kind::Socket,
+        FileType::Fifo => Kind::Pipe,
+        FileType::CharacterDevice | FileType::BlockDevice => Kind::Device,
+        FileType::Symlink | FileType::Unknown => Kind::Other,
+    }
+}
+
+fn is_dma_buf(descriptor: BorrowedFd<'_>) -> Result<bool, FdError> {
+    let file_system = fstatfs(descriptor).map_err(FdError::system("fstatfs"))?;
+    Ok(u64::try_from(file_system.f_type) == Ok(DMA_BUF_MAGIC))
+}
+
+/// Where the descriptor's link in `/proc` points, which is the only place that names a memfd.
+fn link(descriptor: BorrowedFd<'_>) -> Result<String, FdError> {
+    let path = format!("/proc/thread-self/fd/{}", descriptor.as_raw_fd());
+    let target = std::fs::read_link(path)
+        .map_err(|source| FdError::System { call: "readlink of /proc/thread-self/fd (is /proc mounted?)", source })?;
+    Ok(target.to_string_lossy().into_owned())
+}
+
+/// The line `exp_name:` that a dma-buf adds to its fdinfo (the kernel's drivers/dma-buf/dma-buf.c, dma_buf_show_fdinfo).
+fn exporter(descriptor: BorrowedFd<'_>) -> Option<String> {
+    let text = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", descriptor.as_raw_fd())).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("exp_name:")).map(|name| name.trim().to_owned())
+}
