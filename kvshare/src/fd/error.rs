@@ -58,7 +58,7 @@ pub enum FdError {
 
 impl FdError {
     /// Turns the error of the system call `call` into ours.
-    pub(super) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
+    pub(crate) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
         move |errno| Self::System { call, source: errno.into() }
     }
 }

@@ -1,1 +1,23 @@
-//! (to come)
+//! The proxy's side: receive the decoder's message, run a provider on it, and say what happened.
+//!
+//! [`ShareDesk`] listens where the decoder is told to send its cache; what arrives is a [`ReceivedShare`].
+//! [`ProviderProgram`] runs a provider on either route, with a time limit, a way to cancel, and its own words in the log.
+//! The HTTP calls in between are the caller's; a [`Report`] puts the times of all stages into one line.
+//!
+//! Every call blocks, none longer than its deadline; a server runs them on threads of their own.
+
+mod cancel;
+mod desk;
+mod failure;
+mod output;
+mod program;
+mod report;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use cancel::Cancel;
+pub use desk::{ReceivedShare, ShareDesk, ShareFailure};
+pub use failure::{Ending, ProviderFailure};
+pub use program::{Destination, ProviderProgram, ProviderReport};
+pub use report::{Report, RouteTimes};

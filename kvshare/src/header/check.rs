@@ -144,7 +144,7 @@ impl Header {
             return Err(HeaderError::RegionCount { found, expected });
         }
         for (region, (described, chunk)) in self.regions.iter().zip(layout.chunks()).enumerate() {
-            if described.size < chunk.size {
+            if described.size != chunk.size {
                 return Err(HeaderError::RegionSize { region, found: described.size, expected: chunk.size });
             }
             same_hash(region, described.layout, chunk.hash)?;

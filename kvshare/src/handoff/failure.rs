@@ -1,0 +1,120 @@
+//! How a provider can fail.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::fd::{FdError, SpawnError};
+use crate::provider::ResultLineError;
+
+/// Why a provider gave no cache.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProviderFailure {
+    /// A file that the provider was to read could not be written.
+    #[error("cannot write {what} in {}: {source}", directory.display())]
+    Prepare {
+        /// Which file.
+        what: &'static str,
+        /// Where.
+        directory: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The program did not start.
+    #[error(transparent)]
+    Start(#[from] SpawnError),
+    /// It ran past its limit and was stopped.
+    #[error(
+        "the provider ran past its limit of {} s and was stopped ({ending}); raise the limit if it needs longer",
+        limit.as_secs_f64()
+    )]
+    TimedOut {
+        /// The limit.
+        limit: Duration,
+        /// How it ended.
+        ending: Ending,
+    },
+    /// Nobody waits for its result any more, and it was stopped.
+    #[error("the handoff was cancelled and the provider stopped ({ending})")]
+    Cancelled {
+        /// How it ended.
+        ending: Ending,
+    },
+    /// It ended by itself, but not well.
+    #[error("the provider ended badly ({ending}){}", said(last_words))]
+    Failed {
+        /// How it ended.
+        ending: Ending,
+        /// The last line on its standard error.
+        last_words: Option<String>,
+    },
+    /// It printed nothing on its standard output.
+    #[error("the provider printed no result; its last line must be {{\"n_tokens\": N, \"argmax\": id}}")]
+    NoResult,
+    /// Its last line is something else.
+    #[error(transparent)]
+    BadResult(#[from] ResultLineError),
+    /// It prefilled another number of tokens than it was given.
+    #[error("the provider prefilled {reported} tokens, but was given {given}; the two must be equal")]
+    WrongCount {
+        /// What it reported.
+        reported: u64,
+        /// What it was given.
+        given: usize,
+    },
+    /// The system failed while the provider ran.
+    #[error("watching the provider failed: {0}")]
+    Watch(#[from] FdError),
+}
+
+impl ProviderFailure {
+    /// Whether the provider may have begun to write. If not, another route can be tried.
+    pub fn after_start(&self) -> bool {
+        !matches!(self, Self::Prepare { .. } | Self::Start(_))
+    }
+
+    /// Whether the provider may still be alive, so that its regions must not be used again.
+    pub fn may_still_write(&self) -> bool {
+        match self {
+            Self::TimedOut { ending, .. } | Self::Cancelled { ending } => *ending == Ending::StillRunning,
+            Self::Watch(_) => true,
+            _ => false,
+        }
+    }
+}
+
+fn said(last_words: &Option<String>) -> String {
+    last_words.as_ref().map_or_else(String::new, |words| format!("; it said: {words}"))
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// With an exit status.
+    Exit(i32),
+    /// By a signal.
+    Signal(i32),
+    /// Not at all, though it was killed: a driver holds it in the kernel.
+    StillRunning,
+}
+
+impl std::fmt::Display for Ending {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Exit(status) => write!(formatter, "exit status {status}"),
+            Self::Signal(number) => write!(formatter, "signal {number}"),
+            Self::StillRunning => write!(formatter, "still running after SIGKILL"),
+        }
+    }
+}
+
+impl From<std::process::ExitStatus> for Ending {
+    fn from(status: std::process::ExitStatus) -> Self {
+        use std::os::unix::process::ExitStatusExt as _;
+        match status.code() {
+            Some(code) => Self::Exit(code),
+            None => Self::Signal(status.signal().unwrap_or_default()),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Writing rows of one plane.
+
+use half::f16;
+
+use super::reader::{PIECE, PIECE_BYTES, bytes_of, check_stream, whole_rows};
+use super::{Rows, RowsError};
+use crate::layout::{Plane, Row};
+use crate::map::MappedRegion;
+use crate::values::{ValuesError, encode_row, encode_row_f16, rotate};
+
+/// The rows of one plane, in one stream, for writing.
+#[derive(Debug)]
+pub struct RowsMut<'a> {
+    region: &'a mut MappedRegion,
+    plane: Plane,
+    rotation: u32,
+    stream: u64,
+}
+
+impl<'a> RowsMut<'a> {
+    pub(super) fn new(region: &'a mut MappedRegion, plane: Plane, rotation: u32) -> Self {
+        Self { region, plane, rotation, stream: 0 }
+    }
+
+    /// The same plane in another stream.
+    ///
+    /// # Errors
+    /// No such stream.
+    pub fn stream(self, stream: u64) -> Result<Self, RowsError> {
+        check_stream(&self.plane, stream)?;
+        Ok(Self { stream, ..self })
+    }
+
+    /// Where the plane lies and what it holds.
+    pub fn plane(&self) -> &Plane {
+        &self.plane
+    }
+
+    /// The same rows for reading.
+    pub fn as_rows(&self) -> Rows<'_> {
+        Rows::new(self.region, self.plane, self.rotation).at_stream(self.stream)
+    }
+
+    /// Writes rows from position `first` on, each as its bytes lie in a plane that is not transposed; where the cache is
+    /// rotated, the bytes must be.
+    ///
+    /// # Errors
+    /// A part of a row, or a position beyond the cache; nothing is written then.
+    pub fn write_bytes(&mut self, first: u64, bytes: &[u8]) -> Result<(), RowsError> {
+        let count = whole_rows("bytes", bytes.len(), self.plane.row_bytes())?;
+        let (offset, len) = self.plane.rows(self.stream, first, count)?;
+        if !self.plane.transposed {
+            return Ok(self.region.view_mut(offset, len)?.copy_from(bytes)?);
+        }
+        let row_bytes = self.plane.row_bytes() as usize;
+        for (position, row) in (first..).zip(bytes.chunks_exact(row_bytes)) {
+            self.write_strided(position, 0, row)?;
+        }
+        Ok(())
+    }
+
+    /// Writes rows of f32 from position `first` on, converted to the cache's type and rotated if the cache is.
+    ///
+    /// K rows are keys after RoPE; a row has [`Plane::width`] values.
+    ///
+    /// # Errors
+    /// A part of a row, or a position beyond the cache; nothing is written then.
+    pub fn write_f32(&mut self, first: u64, values: &[f32]) -> Result<(), RowsError> {
+        let (tensor_type, rotation) = (self.plane.tensor_type, self.rotation);
+        self.write_converted(first, values, |piece, bytes| {
+            if rotation == 0 {
+                return encode_row(tensor_type, piece, bytes);
+            }
+            let mut turned = [0.0; PIECE];
+            let turned = &mut turned[..piece.len()];
+            turned.copy_from_slice(piece);
+            rotate(turned, rotation)?;
+            encode_row(tensor_type, turned, bytes)
+        })
+    }
+
+    /// Writes rows of f16 from position `first` on, as [`write_f32`](Self::write_f32) does.
+    ///
+    /// # Errors
+    /// A part of a row, or a position beyond the cache; nothing is written then.
+    pub fn write_f16(&mut self, first: u64, values: &[f16]) -> Result<(), RowsError> {
+        let (tensor_type, rotation) = (self.plane.tensor_type, self.rotation);
+        self.write_converted(first, values, |piece, bytes| {
+            if rotation == 0 {
+                return encode_row_f16(tensor_type, piece, bytes);
+            }
+            let mut turned = [0.0; PIECE];
+            let turned = &mut turned[..piece.len()];
+            for (wide, narrow) in turned.iter_mut().zip(piece) {
+                *wide = narrow.to_f32();
+            }
+            rotate(turned, rotation)?;
+            encode_row(tensor_type, turned, bytes)
+        })
+    }
+
+    fn write_converted<T>(
+        &mut self,
+        first: u64,
+        values: &[T],
+        encode: impl Fn(&[T], &mut [u8]) -> Result<(), ValuesError>,
+    ) -> Result<(), RowsError> {
+        let count = whole_rows("values", values.len(), self.plane.width)?;
+        let (offset, len) = self.plane.rows(self.stream, first, count)?;
+        let mut buffer = [0; PIECE_BYTES];
+        if self.plane.transposed {
+            for (position, row) in (first..).zip(values.chunks_exact(self.plane.width as usize)) {
+                for (index, piece) in row.chunks(PIECE).enumerate() {
+                    let bytes = &mut buffer[..bytes_of(&self.plane, piece.len())];
+                    encode(piece, bytes)?;
+                    self.write_strided(position, (index * PIECE) as u64, bytes)?;
+                }
+            }
+            return Ok(());
+        }
+        let mut view = self.region.view_mut(offset, len)?;
+        let mut done = 0;
+        for piece in values.chunks(PIECE) {
+            let bytes = &mut buffer[..bytes_of(&self.plane, piece.len())];
+            encode(piece, bytes)?;
+            view.sub(done, bytes.len())?.copy_from(bytes)?;
+            done += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Writes elements of `position` from `channel` on into a transposed plane.
+    fn write_strided(&mut self, position: u64, channel: u64, elements: &[u8]) -> Result<(), RowsError> {
+        if let Row::Strided { offset, element, stride, .. } = self.plane.row(self.stream, position)? {
+            let count = elements.len() as u64 / element;
+            let span = count.saturating_sub(1) * stride + element;
+            let mut view = self.region.view_mut(offset + channel * stride, span)?;
+            view.copy_strided_from(element as usize, stride as usize, elements)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `channel` of a transposed plane from position `first` on.
+    pub(super) fn write_channel(&mut self, channel: u64, first: u64, bytes: &[u8]) -> Result<(), RowsError> {
+        let count = whole_rows("bytes", bytes.len(), self.plane.tensor_type.block_bytes())?;
+        let (offset, len) = self.plane.channel(self.stream, channel, first, count)?;
+        Ok(self.region.view_mut(offset, len)?.copy_from(bytes)?)
+    }
+}
