@@ -68,11 +68,10 @@ def place(groups):
     """The chunks, and for each tensor in order the chunk and the offset in it."""
     chunks, places = [], []
     for group_index, group in enumerate(groups):
-        chunk = {"size": 0, "hash": HASH_START, "group": group_index}
-        chunks.append(chunk)
+        chunk = None
         for tensor in group:
             taken = round_up(max(tensor_bytes(tensor), tensor.get("alloc", 0)))
-            if chunk["size"] > 0 and chunk["size"] + taken > CHUNK_LIMIT:
+            if chunk is None or chunk["size"] + taken > CHUNK_LIMIT:
                 chunk = {"size": 0, "hash": HASH_START, "group": group_index}
                 chunks.append(chunk)
             places.append({"region": len(chunks) - 1, "offset": chunk["size"]})
@@ -80,8 +79,9 @@ def place(groups):
             number, _, _ = TYPES[tensor["type"]]
             for value in [number, *(tensor["ne"] + [1, 1, 1])[:4]]:
                 chunk["hash"] = mix(chunk["hash"], value)
+    if not chunks:
+        chunks.append({"size": ALIGNMENT, "hash": HASH_START, "group": 0})
     for chunk in chunks:
-        chunk["size"] = max(chunk["size"], ALIGNMENT)
         chunk["hash"] = str(chunk["hash"])
     return chunks, places
 
