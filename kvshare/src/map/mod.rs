@@ -39,3 +39,6 @@ pub use extent::Extent;
 pub use options::{Access, Guard, MapOptions, Unsealed};
 pub use region::MappedRegion;
 pub use view::{View, ViewMut};
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use super::{Access, CpuAccess, Extent, MapError, MapOptions, View, ViewMut};
 const TRANSPARENT_HUGE_BYTES: u64 = 2 << 20;
 
 /// The answer of mmap where a driver has no way to map its memory (`ENOTSUPP`, linux/errno.h; it has no name in libc).
-const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
+pub(super) const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
 
 /// A region mapped into this process, shared with all others that hold its descriptor.
 ///
@@ -145,7 +145,7 @@ impl AsFd for MappedRegion {
 }
 
 /// What an answer of mmap means, given that sizes, offsets, access and seals were right.
-fn explain(errno: Errno, facts: &Facts) -> MapError {
+pub(super) fn explain(errno: Errno, facts: &Facts) -> MapError {
     match errno {
         Errno::INVAL | Errno::NODEV | ENOTSUPP => MapError::NotByCpu,
         Errno::NOMEM if facts.is_huge() => MapError::HugePoolTooSmall { page_bytes: facts.page_bytes },
