@@ -1,1 +1,61 @@
-//! (to come)
+//! Where a region's memory comes from.
+//!
+//! A [`RegionSource`] makes a descriptor that other processes can map; [`Memfd`] is the one that every Linux machine
+//! has. Nothing here maps memory: that is [`crate::map`]'s work, since some descriptors can only be passed on.
+//!
+//! ```
+//! use kvshare::memory::{Memfd, Pages, RegionSource};
+//!
+//! let source = Memfd::new().pages(Pages::HUGE_2_MIB);
+//! let allocation = source.allocate("cache-0", 8192)?;
+//! assert_eq!(allocation.size, 8192);
+//! for fallback in &allocation.fallbacks {
+//!     eprintln!("{fallback}");
+//! }
+//! # Ok::<(), kvshare::memory::MemoryError>(())
+//! ```
+
+mod error;
+mod machine;
+mod memfd;
+mod pages;
+
+pub use error::MemoryError;
+pub use memfd::{Memfd, Reserve};
+pub use pages::{FallbackReason, PageFallback, Pages};
+
+use std::os::fd::OwnedFd;
+
+/// Something that regions can be allocated from: a memfd, a DMA heap, a GPU.
+pub trait RegionSource {
+    /// What this memory is called in messages and on the command line, such as `memfd`.
+    fn kind(&self) -> &'static str;
+
+    /// Allocates a region of `size` bytes, a multiple of [`ALIGNMENT`](crate::layout::ALIGNMENT) that is not 0.
+    ///
+    /// `name` is for people: it shows in `/proc/<pid>/maps` and `/proc/<pid>/fd`, and need not be unique. The memory
+    /// reads as zeros.
+    ///
+    /// # Errors
+    ///
+    /// A size or a name that no source takes, memory that the machine does not have, or what the system answered.
+    fn allocate(&self, name: &str, size: u64) -> Result<Allocation, MemoryError>;
+}
+
+/// A region's memory, and what it is made of.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Allocation {
+    /// The memory. It lives until the last descriptor and the last mapping of it, in any process, are gone.
+    pub descriptor: OwnedFd,
+    /// The bytes asked for. The file behind the descriptor may be larger: it is rounded up to its own page size.
+    pub size: u64,
+    /// The pages that were got. [`Pages::TransparentHuge`] is a property of each mapping, too: set
+    /// [`MapOptions::transparent_huge`](crate::map) where it is mapped.
+    pub pages: Pages,
+    /// What was asked for and not got, in the order in which it was tried.
+    pub fallbacks: Vec<PageFallback>,
+}
+
+#[cfg(test)]
+mod tests;
