@@ -1,0 +1,131 @@
+//! What a cache's rows are made of: types, widths, transposition, rotation.
+
+use std::fmt;
+
+use super::{MAX_LAYERS, MAX_ROW_BYTES, StateFileError};
+use crate::layout::TensorType;
+
+/// One of the two halves of a layer's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Plane {
+    /// The keys.
+    K,
+    /// The values.
+    V,
+}
+
+impl Plane {
+    /// Both, in the order of a file.
+    pub const BOTH: [Self; 2] = [Self::K, Self::V];
+}
+
+impl fmt::Display for Plane {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::K => "K",
+            Self::V => "V",
+        })
+    }
+}
+
+/// The rows of one layer's K or V.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlaneGeometry {
+    /// The type of their elements.
+    pub tensor_type: TensorType,
+    /// Elements in a row: `n_embd_k_gqa` or `n_embd_v_gqa`.
+    pub width: u32,
+}
+
+impl PlaneGeometry {
+    /// The bytes of a row, or `None` where a block does not divide it.
+    pub const fn row_bytes(self) -> Option<u64> {
+        self.tensor_type.row_bytes(self.width as u64)
+    }
+}
+
+/// The rows of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerGeometry {
+    /// The rows of K.
+    pub k: PlaneGeometry,
+    /// The rows of V.
+    pub v: PlaneGeometry,
+}
+
+impl LayerGeometry {
+    /// The rows of `plane`.
+    pub const fn plane(&self, plane: Plane) -> PlaneGeometry {
+        match plane {
+            Plane::K => self.k,
+            Plane::V => self.v,
+        }
+    }
+}
+
+/// The rows of a whole cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Every layer that has a cache, in order.
+    pub layers: Vec<LayerGeometry>,
+    /// Whether V is stored channel by channel, as it is without flash attention.
+    pub v_trans: bool,
+    /// By how much K is rotated, 0 for not at all; see [`rotate`](crate::values::rotate).
+    pub n_rot_k: u32,
+    /// By how much V is rotated, 0 for not at all.
+    pub n_rot_v: u32,
+}
+
+impl Geometry {
+    /// A cache whose `n_layer` layers are all alike, neither transposed nor rotated.
+    pub fn uniform(n_layer: usize, k: PlaneGeometry, v: PlaneGeometry) -> Self {
+        Self { layers: vec![LayerGeometry { k, v }; n_layer], v_trans: false, n_rot_k: 0, n_rot_v: 0 }
+    }
+
+    /// Whether the rows of `plane` lie channel by channel.
+    pub fn is_transposed(&self, plane: Plane) -> bool {
+        self.v_trans && plane == Plane::V
+    }
+
+    /// By how much `plane` is rotated.
+    pub fn rotation(&self, plane: Plane) -> u32 {
+        match plane {
+            Plane::K => self.n_rot_k,
+            Plane::V => self.n_rot_v,
+        }
+    }
+
+    /// Whether a state file can hold such a cache.
+    pub(super) fn check(&self) -> Result<(), StateFileError> {
+        check_layer_count(self.layers.len())?;
+        for (index, layer) in self.layers.iter().enumerate() {
+            check_plane(index, Plane::K, layer.k, false)?;
+            check_plane(index, Plane::V, layer.v, self.v_trans)?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn check_layer_count(count: usize) -> Result<(), StateFileError> {
+    if count == 0 || count > MAX_LAYERS as usize {
+        return Err(StateFileError::Count { field: "n_layer", count: count as u64, least: 1, most: MAX_LAYERS.into() });
+    }
+    Ok(())
+}
+
+pub(super) fn check_plane(
+    layer: usize,
+    plane: Plane,
+    geometry: PlaneGeometry,
+    is_transposed: bool,
+) -> Result<(), StateFileError> {
+    let PlaneGeometry { tensor_type, width } = geometry;
+    // An element of a block has no address of its own, so llama.cpp wants flash attention for a quantized V.
+    if is_transposed && tensor_type.is_quantized() {
+        return Err(StateFileError::QuantizedTransposed { layer, tensor_type });
+    }
+    match geometry.row_bytes() {
+        Some(1..=MAX_ROW_BYTES) => Ok(()),
+        _ => Err(StateFileError::Width { layer, plane, tensor_type, width }),
+    }
+}
