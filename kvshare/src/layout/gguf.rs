@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::io::{self, Read};
 
 use super::{Geometry, LayerWidths, TensorType};
 
@@ -25,7 +26,7 @@ pub enum GgufValue {
 }
 
 /// Why a GGUF file, or the geometry in it, cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GgufError {
     /// The first four bytes are not "GGUF".
@@ -41,12 +42,18 @@ pub enum GgufError {
         version: u32,
     },
     /// The file ends inside its header.
-    #[error("the GGUF file ends at byte {length}, inside {field}; download or copy it again")]
+    #[error("the GGUF file ends inside {field}; download or copy it again")]
     CutOff {
-        /// The file's length.
-        length: u64,
         /// What was being read.
         field: String,
+    },
+    /// The file could not be read.
+    #[error("reading {field} of the GGUF file failed: {source}")]
+    Read {
+        /// What was being read.
+        field: String,
+        /// What the system said.
+        source: io::Error,
     },
     /// A metadata type number outside the format.
     #[error("GGUF metadata {key:?} has the unknown type {number}")]
@@ -99,15 +106,15 @@ pub struct GgufMetadata {
 }
 
 impl GgufMetadata {
-    /// Reads the metadata at the start of `file`, which may be the whole file or as much of it as holds the metadata.
+    /// Reads the metadata at the start of `file`, and nothing after it.
     ///
     /// # Errors
     /// Anything that is not the header of a little-endian GGUF file of version 2 or 3.
-    pub fn parse(file: &[u8]) -> Result<Self, GgufError> {
-        let mut reader = Reader { bytes: file, length: file.len() as u64 };
-        let magic = reader.take(4, "its magic number");
-        if magic.as_ref().ok() != Some(&b"GGUF".as_slice()) {
-            return Err(GgufError::Magic { found: file.iter().copied().take(4).collect() });
+    pub fn read(file: impl Read) -> Result<Self, GgufError> {
+        let mut reader = Reader { file };
+        let magic = reader.up_to(4, "its magic number")?;
+        if magic != b"GGUF" {
+            return Err(GgufError::Magic { found: magic });
         }
         let version = reader.u32("its version")?;
         if !(2..=3).contains(&version) {
@@ -218,26 +225,38 @@ fn impossible(key: &str, value: &impl ToString, expected: &'static str) -> GgufE
     GgufError::Value { key: key.to_owned(), value: value.to_string(), expected }
 }
 
-/// The bytes not read yet, and the length of the whole for messages.
-struct Reader<'a> {
-    bytes: &'a [u8],
-    length: u64,
+/// A file whose announced lengths are not believed.
+struct Reader<R> {
+    file: R,
 }
 
-impl<'a> Reader<'a> {
-    fn take(&mut self, count: u64, field: &str) -> Result<&'a [u8], GgufError> {
-        match usize::try_from(count).ok().and_then(|count| self.bytes.split_at_checked(count)) {
-            Some((taken, rest)) => {
-                self.bytes = rest;
-                Ok(taken)
-            }
-            None => Err(GgufError::CutOff { length: self.length, field: field.to_owned() }),
+impl<R: Read> Reader<R> {
+    /// The next bytes, at most `count`. Memory grows as they arrive, not by what was announced.
+    fn up_to(&mut self, count: u64, field: &str) -> Result<Vec<u8>, GgufError> {
+        let mut bytes = Vec::new();
+        let read = self.file.by_ref().take(count).read_to_end(&mut bytes);
+        read.map(|_| bytes).map_err(|source| GgufError::Read { field: field.to_owned(), source })
+    }
+
+    fn take(&mut self, count: u64, field: &str) -> Result<Vec<u8>, GgufError> {
+        let bytes = self.up_to(count, field)?;
+        if bytes.len() as u64 == count { Ok(bytes) } else { Err(GgufError::CutOff { field: field.to_owned() }) }
+    }
+
+    fn skip(&mut self, count: u64, field: &str) -> Result<(), GgufError> {
+        match io::copy(&mut self.file.by_ref().take(count), &mut io::sink()) {
+            Ok(skipped) if skipped == count => Ok(()),
+            Ok(_) => Err(GgufError::CutOff { field: field.to_owned() }),
+            Err(source) => Err(GgufError::Read { field: field.to_owned(), source }),
         }
     }
 
     fn array<const N: usize>(&mut self, field: &str) -> Result<[u8; N], GgufError> {
         let mut array = [0; N];
-        array.copy_from_slice(self.take(N as u64, field)?);
+        self.file.read_exact(&mut array).map_err(|source| match source.kind() {
+            io::ErrorKind::UnexpectedEof => GgufError::CutOff { field: field.to_owned() },
+            _ => GgufError::Read { field: field.to_owned(), source },
+        })?;
         Ok(array)
     }
 
@@ -251,9 +270,7 @@ impl<'a> Reader<'a> {
 
     fn text(&mut self, field: &str) -> Result<String, GgufError> {
         let length = self.u64(field)?;
-        let bytes = self.take(length, field)?;
-        let text = std::str::from_utf8(bytes).map_err(|_| GgufError::NotUtf8 { field: field.to_owned() })?;
-        Ok(text.to_owned())
+        String::from_utf8(self.take(length, field)?).map_err(|_| GgufError::NotUtf8 { field: field.to_owned() })
     }
 
     fn value(&mut self, kind: u32, key: &str) -> Result<GgufValue, GgufError> {
@@ -289,7 +306,7 @@ impl<'a> Reader<'a> {
             8 => {
                 for _ in 0..count {
                     let length = self.u64(key)?;
-                    self.take(length, key)?;
+                    self.skip(length, key)?;
                 }
                 return Ok(GgufValue::Skipped(count));
             }
@@ -302,7 +319,7 @@ impl<'a> Reader<'a> {
             return Ok(GgufValue::Integers((0..count).map(|_| self.integer(kind, key)).collect::<Result<_, _>>()?));
         }
         // An overflowing length is longer than any file.
-        self.take(count.saturating_mul(size), key)?;
+        self.skip(count.saturating_mul(size), key)?;
         Ok(GgufValue::Skipped(count))
     }
 }

@@ -133,11 +133,11 @@ fn addresses_beyond_the_cache_are_refused() {
 #[test]
 fn a_gguf_tells_its_geometry() {
     let file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../fake-exporter/model/kvshare-tiny.gguf")).unwrap();
-    let metadata = GgufMetadata::parse(&file).unwrap();
+    let metadata = GgufMetadata::read(&file[..]).unwrap();
     let geometry = metadata.geometry(2048, TensorType::F16, TensorType::F16).unwrap();
     assert_eq!(geometry, Geometry::uniform(8, 64, 64, 2048, TensorType::F16));
     for end in [0, 3, 4, 7, 8, 23, 24, 100, 1000] {
-        assert!(GgufMetadata::parse(&file[..end]).is_err(), "cut at {end}");
+        assert!(GgufMetadata::read(&file[..end]).is_err(), "cut at {end}");
     }
 }
 
@@ -147,7 +147,7 @@ fn a_gguf_that_announces_more_than_it_has_is_refused_at_once() {
     file.extend(0_u64.to_le_bytes());
     file.extend(1_u64.to_le_bytes());
     file.extend(u64::MAX.to_le_bytes());
-    assert!(matches!(GgufMetadata::parse(&file), Err(GgufError::CutOff { .. })));
+    assert!(matches!(GgufMetadata::read(&file[..]), Err(GgufError::CutOff { .. })));
 }
 
 /// The hash written a second time, from the design's words alone.

@@ -1,0 +1,69 @@
+//! Why a provider cannot do what it was asked.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::fd::FdError;
+use crate::header::HeaderError;
+use crate::layout::{GgufError, LayoutError};
+use crate::map::MapError;
+use crate::memory::MemoryError;
+use crate::rows::RowsError;
+use crate::state_file::CopyError;
+
+/// Why a provider cannot do what it was asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "the fields say in code what the messages say in words")]
+pub enum ProviderError {
+    #[error("{0}; a provider takes --tokens FILE --model FILE and either --out FILE or --layout FILE --fds N[,N...]")]
+    Arguments(#[from] lexopt::Error),
+    #[error("the argument {flag} is missing")]
+    MissingArgument { flag: &'static str },
+    #[error("neither --out (file route) nor --layout and --fds (shared route) was given")]
+    NoRoute,
+    #[error("--out was given together with --layout or --fds; a provider takes one route")]
+    BothRoutes,
+    #[error("--fds has {text:?}, which is no descriptor number from 3 up")]
+    DescriptorNumber { text: String },
+    #[error("--fds has {given} descriptors, but the header names {named}")]
+    DescriptorCount { given: usize, named: usize },
+    #[error("cannot read {what} {}: {source}", path.display())]
+    Read { what: &'static str, path: PathBuf, source: io::Error },
+    #[error("the token file {} is longer than {limit} bytes", path.display())]
+    TokensTooLong { path: PathBuf, limit: u64 },
+    #[error("the token file {} has no token in it", path.display())]
+    NoTokens { path: PathBuf },
+    #[error("line {line} of the token file is {text:?}, which is no token id from 0 to 2147483647")]
+    TokenLine { line: usize, text: String },
+    #[error("the prompt has {tokens} tokens, but the decoder's cache only {cells} cells; shorten it, or raise its -c")]
+    TooManyTokens { tokens: usize, cells: u64 },
+    #[error("--out is {out:?}, which is no bare filename in the working directory")]
+    OutName { out: PathBuf },
+    #[error("the model file {}: {source}", path.display())]
+    Model { path: PathBuf, source: GgufError },
+    #[error(
+        "the decoder's regions fit this model with no cell count and no pair of cache types: \
+         it serves another model, or has other memory than a plain K/V cache"
+    )]
+    NoGeometry,
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    #[error(transparent)]
+    Descriptor(#[from] FdError),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    #[error(transparent)]
+    Map(#[from] MapError),
+    #[error(transparent)]
+    Rows(#[from] RowsError),
+    #[error(transparent)]
+    StateFile(#[from] CopyError<RowsError>),
+    #[error("cannot print the result: {0}")]
+    Print(#[source] io::Error),
+    /// The provider's own part failed; its words.
+    #[error("{words}")]
+    Prefill { words: String },
+}

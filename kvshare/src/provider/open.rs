@@ -1,0 +1,132 @@
+//! A provider's life in steps: open, map, fill, finish.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::time::Duration;
+
+use super::geometry::{complete, own_header};
+use super::{Arguments, FileCache, ProviderError, ResultLine, Route, read_tokens};
+use crate::fd::{Facts, take_inherited};
+use crate::header::{Header, MAX_BYTES};
+use crate::map::{Access, MapOptions};
+use crate::memory::{Memfd, RegionSource as _};
+use crate::rows::MappedCache;
+use crate::state_file::{CopyError, Slot, StateFile, check_filename};
+
+/// A provider that knows its tokens and holds the memory to fill: the decoder's on the shared route, its own on the file
+/// route.
+#[derive(Debug)]
+pub struct Provider {
+    arguments: Arguments,
+    tokens: Vec<i32>,
+    header: Header,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl Provider {
+    /// Reads the tokens and takes the descriptors, or makes memory for the file route, where `cache` says what the
+    /// decoder's cache is like.
+    ///
+    /// Call it early: it takes over descriptors by their numbers (see [`take_inherited`]).
+    ///
+    /// # Errors
+    /// Whatever is wrong with the files, the header or the descriptors; a prompt longer than the cache.
+    pub fn open(arguments: Arguments, cache: FileCache) -> Result<Self, ProviderError> {
+        let tokens = read_tokens(&arguments.tokens)?;
+        let (header, descriptors) = match &arguments.route {
+            Route::File { out } => {
+                check_out(out)?;
+                let header = own_header(&arguments.model, tokens.len() as u64, cache)?;
+                let allocate = |region: &crate::header::Region| {
+                    Ok(Memfd::new().allocate("kvshare-provider", region.size)?.descriptor)
+                };
+                let descriptors = header.regions.iter().map(allocate).collect::<Result<Vec<_>, ProviderError>>()?;
+                (header, descriptors)
+            }
+            Route::Shared { layout, fds } => shared(layout, fds, &arguments.model, cache)?,
+        };
+        let cells = header.planes()?.cells();
+        if tokens.len() as u64 > cells {
+            return Err(ProviderError::TooManyTokens { tokens: tokens.len(), cells });
+        }
+        Ok(Self { arguments, tokens, header, descriptors })
+    }
+
+    /// The prompt's tokens, whose cells are positions 0 and up.
+    pub fn tokens(&self) -> &[i32] {
+        &self.tokens
+    }
+
+    /// The arguments it was started with.
+    pub fn arguments(&self) -> &Arguments {
+        &self.arguments
+    }
+
+    /// Which tensor lies where.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The regions' descriptors, in the header's order, for a device that maps them itself.
+    pub fn descriptors(&self) -> &[OwnedFd] {
+        &self.descriptors
+    }
+
+    /// Maps the cache for the CPU.
+    ///
+    /// # Errors
+    /// Memory that the CPU cannot map or may not write.
+    pub fn map(&self) -> Result<MappedCache, ProviderError> {
+        let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
+        Ok(MappedCache::map(&self.header, &self.descriptors, &options)?)
+    }
+
+    /// Says that every cell is written: makes the state file on the file route, and returns the result line, which must
+    /// be the last on standard output.
+    ///
+    /// `argmax` is the likeliest next token, `took` the time of the prefill.
+    ///
+    /// # Errors
+    /// A state file that cannot be written.
+    pub fn finish(self, argmax: i32, took: Duration) -> Result<ResultLine, ProviderError> {
+        if let Route::File { out } = &self.arguments.route {
+            let cache = MappedCache::map(&self.header, &self.descriptors, &MapOptions::default())?;
+            let name = out.to_str().ok_or_else(|| ProviderError::OutName { out: out.clone() })?;
+            let file = StateFile::of_prompt(self.tokens.clone(), cache.state_geometry(), Slot::default());
+            file.map_err(CopyError::File)?.publish(&cache, Path::new("."), name)?;
+        }
+        let prefill_ms = Some((took.as_secs_f64() * 1e6).round() / 1e3);
+        Ok(ResultLine { n_tokens: self.tokens.len() as u64, argmax: argmax.into(), prefill_ms })
+    }
+}
+
+fn shared(
+    layout: &Path,
+    fds: &[i32],
+    model: &Path,
+    cache: FileCache,
+) -> Result<(Header, Vec<OwnedFd>), ProviderError> {
+    let descriptors = take_inherited(fds)?;
+    let read = |source| ProviderError::Read { what: "the header", path: layout.to_owned(), source };
+    let mut bytes = Vec::new();
+    // One byte over the limit shows that there is more.
+    File::open(layout).and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)).map_err(read)?;
+    let mut header = Header::parse(&bytes)?;
+    if header.descriptor_count() != descriptors.len() {
+        let (given, named) = (descriptors.len(), header.descriptor_count());
+        return Err(ProviderError::DescriptorCount { given, named });
+    }
+    let sizes = descriptors.iter().map(|descriptor| Ok(Facts::of(descriptor)?.size));
+    header.check_descriptors(&sizes.collect::<Result<Vec<_>, ProviderError>>()?)?;
+    if header.tensors.is_empty() {
+        complete(&mut header, model, cache)?;
+    }
+    Ok((header, descriptors))
+}
+
+fn check_out(out: &Path) -> Result<(), ProviderError> {
+    let name = out.to_str().ok_or_else(|| ProviderError::OutName { out: out.to_owned() })?;
+    check_filename(name).map_err(|_| ProviderError::OutName { out: out.to_owned() })
+}

@@ -1,0 +1,112 @@
+//! A whole provider around one function.
+
+use std::fmt::Display;
+use std::io::Write as _;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use super::{Arguments, FileCache, Provider, ProviderError, ResultLine};
+use crate::map::Access;
+use crate::rows::MappedCache;
+
+/// What a prefill works on.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Prefill<'a> {
+    /// The prompt's tokens. Token number i belongs into position i.
+    pub tokens: &'a [i32],
+    /// The model file that the decoder serves.
+    pub model: &'a Path,
+    /// Where the provider's kernels are, if the user named a place.
+    pub elfs: Option<&'a Path>,
+    /// The cache to fill: every layer's K and V rows for each of the tokens.
+    pub cache: &'a mut MappedCache,
+}
+
+/// Runs a provider by this process's arguments: `prefill` fills the cache and returns the likeliest next token.
+///
+/// The exit code is the contract's: 0 when the result was printed, 2 for wrong arguments, 1 for everything else. What went
+/// wrong goes to standard error, and from there into the proxy's log.
+///
+/// ```no_run
+/// use kvshare::provider::{self, Prefill};
+/// use kvshare::rows::RowsError;
+///
+/// fn main() -> std::process::ExitCode {
+///     provider::run(|prefill: Prefill<'_>| {
+///         let layers: Vec<_> = prefill.cache.layers().to_vec();
+///         for (position, token) in (0..).zip(prefill.tokens) {
+///             for planes in &layers {
+///                 let k = vec![*token as f32; planes.k.width as usize];
+///                 prefill.cache.k_mut(planes.layer)?.write_f32(position, &k)?;
+///                 let v = vec![*token as f32; planes.v.width as usize];
+///                 prefill.cache.v_mut(planes.layer)?.write_f32(position, &v)?;
+///             }
+///         }
+///         Ok::<i32, RowsError>(0)
+///     })
+/// }
+/// ```
+pub fn run<E: Display>(prefill: impl FnOnce(Prefill<'_>) -> Result<i32, E>) -> ExitCode {
+    let outcome = Arguments::parse(std::env::args_os().skip(1))
+        .and_then(|arguments| run_with(arguments, FileCache::default(), prefill))
+        .and_then(|result| print(&result));
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            if error.is_misuse() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+/// Runs a provider by given arguments and returns its result line, which the caller prints last.
+///
+/// `cache` tells what the decoder's cache is like where no header does.
+///
+/// # Errors
+/// Whatever [`Provider::open`], [`Provider::map`], `prefill` or [`Provider::finish`] says.
+pub fn run_with<E: Display>(
+    arguments: Arguments,
+    cache: FileCache,
+    prefill: impl FnOnce(Prefill<'_>) -> Result<i32, E>,
+) -> Result<ResultLine, ProviderError> {
+    let provider = Provider::open(arguments, cache)?;
+    let mut cache = provider.map()?;
+    let access = cache.begin_cpu_access(Access::ReadWrite)?;
+    let started = Instant::now();
+    let argmax = prefill(Prefill {
+        tokens: provider.tokens(),
+        model: &provider.arguments().model,
+        elfs: provider.arguments().elfs.as_deref(),
+        cache: &mut cache,
+    })
+    .map_err(|error| ProviderError::Prefill { words: error.to_string() })?;
+    let took = started.elapsed();
+    access.end()?;
+    // Unmapped before the result says that nothing is written any more.
+    drop(cache);
+    provider.finish(argmax, took)
+}
+
+fn print(result: &ResultLine) -> Result<(), ProviderError> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{result}").and_then(|()| out.flush()).map_err(ProviderError::Print)
+}
+
+impl ProviderError {
+    /// Whether the command line is at fault.
+    pub fn is_misuse(&self) -> bool {
+        use ProviderError as Error;
+        matches!(
+            self,
+            Error::Arguments(_)
+                | Error::MissingArgument { .. }
+                | Error::NoRoute
+                | Error::BothRoutes
+                | Error::DescriptorNumber { .. }
+                | Error::OutName { .. }
+        )
+    }
+}
