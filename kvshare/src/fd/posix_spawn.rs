@@ -13,11 +13,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 
-/// Signals that this process may ignore and that the new program must not: an ignored signal stays ignored over exec.
-/// Rust itself ignores `SIGPIPE`.
-const RESET_SIGNALS: [c_int; 6] =
-    [libc::SIGPIPE, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGCHLD];
-
 /// Where the new program's standard output or error goes.
 pub(super) enum Stream {
     Inherited,
@@ -135,7 +130,8 @@ impl Drop for FileActions {
     }
 }
 
-/// `posix_spawnattr_t`, initialized: a process group of its own, no signal blocked, none of the usual ones ignored.
+/// `posix_spawnattr_t`, initialized: a process group of its own, no signal blocked and none ignored. An ignored signal
+/// would stay ignored over exec, and Rust ignores `SIGPIPE`.
 struct Attributes(libc::posix_spawnattr_t);
 
 #[allow(unsafe_code)]
@@ -153,9 +149,7 @@ impl Attributes {
             let mut signals = MaybeUninit::uninit();
             libc::sigemptyset(signals.as_mut_ptr());
             check(libc::posix_spawnattr_setsigmask(&mut attributes.0, signals.as_ptr()))?;
-            for signal in RESET_SIGNALS {
-                libc::sigaddset(signals.as_mut_ptr(), signal);
-            }
+            libc::sigfillset(signals.as_mut_ptr());
             check(libc::posix_spawnattr_setsigdefault(&mut attributes.0, signals.as_ptr()))?;
             check(libc::posix_spawnattr_setpgroup(&mut attributes.0, 0))?;
             check(libc::posix_spawnattr_setflags(&mut attributes.0, flags as c_short))?;

@@ -177,8 +177,7 @@ impl<'fd> Program<'fd> {
     }
 
     fn is_bare_name(&self) -> bool {
-        let bytes = self.path.as_os_str().as_bytes();
-        !bytes.is_empty() && !bytes.contains(&b'/')
+        !self.path.as_os_str().as_bytes().contains(&b'/')
     }
 
     fn argument_texts(&self) -> Result<Vec<CString>, SpawnError> {
