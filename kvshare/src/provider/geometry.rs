@@ -32,8 +32,10 @@ impl Default for FileCache {
 /// # Errors
 /// A file that cannot be read or is no GGUF.
 pub fn read_metadata(path: &Path) -> Result<GgufMetadata, ProviderError> {
-    let file = File::open(path).map_err(|source| {
-        ProviderError::Read { what: "the model file", path: path.to_owned(), source }
+    let file = File::open(path).map_err(|source| ProviderError::Read {
+        what: "the model file",
+        path: path.to_owned(),
+        source,
     })?;
     GgufMetadata::read(BufReader::new(file)).map_err(|source| ProviderError::Model { path: path.to_owned(), source })
 }

@@ -102,12 +102,7 @@ impl Provider {
     }
 }
 
-fn shared(
-    layout: &Path,
-    fds: &[i32],
-    model: &Path,
-    cache: FileCache,
-) -> Result<(Header, Vec<OwnedFd>), ProviderError> {
+fn shared(layout: &Path, fds: &[i32], model: &Path, cache: FileCache) -> Result<(Header, Vec<OwnedFd>), ProviderError> {
     let descriptors = take_inherited(fds)?;
     let read = |source| ProviderError::Read { what: "the header", path: layout.to_owned(), source };
     let mut bytes = Vec::new();

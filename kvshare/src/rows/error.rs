@@ -26,7 +26,9 @@ pub enum RowsError {
         source: MapError,
     },
     /// A header without tensors.
-    #[error("the header names no tensors, so nobody knows where a row lies; complete it from the model's geometry first")]
+    #[error(
+        "the header names no tensors, so nobody knows where a row lies; complete it from the model's geometry first"
+    )]
     NoTensors,
     /// A descriptor that the header names and that is not there.
     #[error("the header names descriptor {index}, but only {count} were given")]
