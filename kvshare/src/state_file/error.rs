@@ -163,7 +163,10 @@ pub enum StateFileError {
         found: u64,
     },
     /// A transposed V with elements of another size than its type's.
-    #[error("V of layer {layer} has elements of {found} bytes, but {tensor_type} takes {}; the file is damaged", tensor_type.block_bytes())]
+    #[error(
+        "V of layer {layer} has elements of {found} bytes, but {tensor_type} takes {}; the file is damaged",
+        tensor_type.block_bytes()
+    )]
     ElementSize {
         /// The layer.
         layer: usize,
@@ -184,7 +187,7 @@ pub enum StateFileError {
     },
 
     /// No stream has a cell.
-    #[error("the state file has no cells; restoring it would leave the slot empty")]
+    #[error("the state file has no cells; restoring it would leave the slot empty, so prefill the prompt first")]
     NoCells,
     /// More than one stream has cells.
     #[error("{count} streams of the state file have cells, a slot's file has one; save a single slot")]
@@ -193,7 +196,7 @@ pub enum StateFileError {
         count: usize,
     },
     /// The prompt has images or sounds.
-    #[error("the prompt in the state file has {count} images or sounds; only text can be handed over")]
+    #[error("the prompt in the state file has {count} images or sounds; only text can be handed over, so leave this prompt to the decoder")]
     Media {
         /// How many.
         count: usize,
