@@ -196,7 +196,10 @@ pub enum StateFileError {
         count: usize,
     },
     /// The prompt has images or sounds.
-    #[error("the prompt in the state file has {count} images or sounds; only text can be handed over, so leave this prompt to the decoder")]
+    #[error(
+        "the prompt in the state file has {count} images or sounds; only text can be handed over \
+         (send it to the decoder as it is)"
+    )]
     Media {
         /// How many.
         count: usize,
