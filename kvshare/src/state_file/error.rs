@@ -129,7 +129,7 @@ pub enum StateFileError {
         count: u32,
     },
     /// `v_trans` is neither 0 nor 1.
-    #[error("v_trans of stream {stream} is {found}; it must be 0 or 1")]
+    #[error("v_trans of stream {stream} is {found}, which is neither 0 nor 1; the file is damaged, save it again")]
     ValueLayout {
         /// The stream.
         stream: usize,
@@ -137,7 +137,7 @@ pub enum StateFileError {
         found: u32,
     },
     /// A type that no cache can have.
-    #[error("{plane} of layer {layer} has ggml type {number}, which no KV cache can have")]
+    #[error("{plane} of layer {layer} has ggml type {number}, which no KV cache can have; the file is damaged")]
     UnknownType {
         /// The layer.
         layer: usize,
@@ -148,8 +148,8 @@ pub enum StateFileError {
     },
     /// A row of no bytes, of no whole number of blocks, or too long.
     #[error(
-        "a {plane} row of layer {layer} has {found} bytes; {tensor_type} needs a multiple of {} from there \
-         to {MAX_ROW_BYTES}",
+        "a {plane} row of layer {layer} has {found} bytes; {tensor_type} needs a multiple of {}, and no more than \
+         {MAX_ROW_BYTES}; the file is damaged",
         tensor_type.block_bytes()
     )]
     RowSize {
@@ -163,7 +163,10 @@ pub enum StateFileError {
         found: u64,
     },
     /// A transposed V with elements of another size than its type's.
-    #[error("V of layer {layer} has elements of {found} bytes, but {tensor_type} takes {}", tensor_type.block_bytes())]
+    #[error(
+        "V of layer {layer} has elements of {found} bytes, but {tensor_type} takes {}; the file is damaged",
+        tensor_type.block_bytes()
+    )]
     ElementSize {
         /// The layer.
         layer: usize,
@@ -184,7 +187,7 @@ pub enum StateFileError {
     },
 
     /// No stream has a cell.
-    #[error("the state file has no cells; restoring it would leave the slot empty")]
+    #[error("the state file has no cells; restoring it would leave the slot empty, so prefill the prompt first")]
     NoCells,
     /// More than one stream has cells.
     #[error("{count} streams of the state file have cells, a slot's file has one; save a single slot")]
@@ -193,7 +196,10 @@ pub enum StateFileError {
         count: usize,
     },
     /// The prompt has images or sounds.
-    #[error("the prompt in the state file has {count} images or sounds; only text can be handed over")]
+    #[error(
+        "the prompt in the state file has {count} images or sounds; only text can be handed over \
+         (send it to the decoder as it is)"
+    )]
     Media {
         /// How many.
         count: usize,
@@ -217,7 +223,7 @@ pub enum StateFileError {
         expected: i32,
     },
     /// A token that the model does not have.
-    #[error("token {index} in the state file is {id}, outside the model's vocabulary of {n_vocab}")]
+    #[error("token {index} in the state file is {id}, outside the model's vocabulary of {n_vocab}; use the same model")]
     Vocabulary {
         /// The token's index.
         index: usize,

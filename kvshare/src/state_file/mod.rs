@@ -32,7 +32,7 @@
 //! # impl CacheSource for Zeros {
 //! #     type Error = std::convert::Infallible;
 //! #     fn read_rows(&self, _: &Run, rows: &mut [u8]) -> Result<(), Self::Error> { rows.fill(0); Ok(()) }
-//! #     fn read_channel(&self, _: &Run, _: u32, elements: &mut [u8]) -> Result<(), Self::Error> { elements.fill(0); Ok(()) }
+//! #     fn read_channel(&self, _: &Run, _: u32, part: &mut [u8]) -> Result<(), Self::Error> { part.fill(0); Ok(()) }
 //! # }
 //! # let cache = Zeros;
 //! let f16 = PlaneGeometry { tensor_type: TensorType::F16, width: 192 };

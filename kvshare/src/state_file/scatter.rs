@@ -4,7 +4,7 @@ use std::io::{Read, Seek, SeekFrom};
 
 use super::fields::{cannot_read, cannot_seek};
 use super::pieces;
-use super::{CacheSink, CopyError, StateFile};
+use super::{CacheSink, CopyError, Record, StateFile};
 
 impl StateFile {
     /// Reads the rows of `reader`, the file that this was walked from, and hands them to `sink`.
@@ -17,20 +17,18 @@ impl StateFile {
     /// [`CopyError::File`] where `reader` fails, also because the file has become shorter; [`CopyError::Cache`] where
     /// `sink` fails. The sink then has some of the rows.
     pub fn scatter<S: CacheSink>(&self, mut reader: impl Read + Seek, sink: &mut S) -> Result<(), CopyError<S::Error>> {
-        let records = self.records()?;
         let mut buffer = pieces::buffer();
-        for (index, stream) in self.occupied() {
-            for record in records.iter().filter(|record| record.stream == index) {
-                reader.seek(SeekFrom::Start(record.offset)).map_err(cannot_seek)?;
-                for piece in stream.pieces(index, record.layer, record.plane) {
-                    let bytes = &mut buffer[..piece.length];
-                    reader.read_exact(bytes).map_err(cannot_read)?;
-                    match piece.channel {
-                        None => sink.write_rows(&piece.run, bytes),
-                        Some(channel) => sink.write_channel(&piece.run, channel, bytes),
-                    }
-                    .map_err(|source| CopyError::Cache { run: piece.run, source })?;
+        for Record { stream: index, layer, plane, offset, .. } in self.records()? {
+            let Some(stream) = &self.streams[index] else { continue };
+            reader.seek(SeekFrom::Start(offset)).map_err(cannot_seek)?;
+            for piece in stream.pieces(index, layer, plane) {
+                let bytes = &mut buffer[..piece.length];
+                reader.read_exact(bytes).map_err(cannot_read)?;
+                match piece.channel {
+                    None => sink.write_rows(&piece.run, bytes),
+                    Some(channel) => sink.write_channel(&piece.run, channel, bytes),
                 }
+                .map_err(|source| CopyError::Cache { run: piece.run, source })?;
             }
         }
         Ok(())

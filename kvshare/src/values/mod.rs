@@ -1,7 +1,7 @@
 //! The numbers of a row: f32 and f16 to and from every type a cache can have, and the rotation of quantized caches.
 //!
 //! A *row* is what one cell holds of one layer's K or V: `n_embd_k_gqa` (or `n_embd_v_gqa`) elements. A provider
-//! computes rows as floats and writes them as [`encode_row`] gives them; whoever looks into a cache reads them back with
+//! computes rows as floats and writes them as [`encode_row`] gives them; whoever looks into a cache reads them with
 //! [`decode_row`]. A decoder whose cache is quantized keeps its rows rotated: see [`rotate`].
 //!
 //! ```
