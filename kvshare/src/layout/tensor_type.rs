@@ -104,7 +104,7 @@ impl TensorType {
 
     /// The bytes of a row of `elements`, or `None` where a block does not divide it or the size overflows.
     pub const fn row_bytes(self, elements: u64) -> Option<u64> {
-        if elements % self.block_elements() != 0 {
+        if !elements.is_multiple_of(self.block_elements()) {
             return None;
         }
         (elements / self.block_elements()).checked_mul(self.block_bytes())
