@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvshare::map::{Access, Extent, Guard, MapError, MapOptions, MappedRegion};
 use kvshare::memory::{Memfd, RegionSource, Reserve};
-use rustix::io::Errno;
+use rustix::fs::{MemfdFlags, SealFlags};
 
 static TURN: Mutex<()> = Mutex::new(());
 
@@ -63,19 +63,24 @@ fn a_region_that_is_mapped_shows_its_tensors_apart() {
     assert_eq!(mappings().1, 0);
 }
 
+/// The address space is reserved and guard pages are laid out when the kernel finds that the pool of huge pages is too
+/// small.
 #[test]
 fn a_region_that_fails_half_way_leaves_nothing_mapped() {
     let _turn = take_turn();
-    let limit = fs::read_to_string("/proc/sys/vm/max_map_count").expect("the kernel's limit");
-    let too_many: u64 = limit.trim().parse().expect("a number");
-    let memory = memory(too_many * 4096);
+    let size = 1 << 46;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let memory = rustix::fs::memfd_create("returned", flags).expect("a memfd in huge pages");
+    rustix::fs::ftruncate(&memory, size).expect("a size");
+    rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).expect("seals");
     let (before, _) = mappings();
 
-    let options = MapOptions { guard: Guard::Tensor, ..MapOptions::default() };
-    let whole = Extent { offset: 0, size: too_many * 4096 };
-    let answer = MappedRegion::map(&memory, whole, &tensors(too_many), &options);
+    let options = MapOptions { guard: Guard::Region, ..MapOptions::default() };
+    for _ in 0..100 {
+        let answer = MappedRegion::map(&memory, Extent { offset: 0, size }, &[], &options);
+        assert_eq!(answer.err(), Some(MapError::HugePoolTooSmall { page_bytes: 2 << 20 }));
+    }
 
-    assert_eq!(answer.err(), Some(MapError::System { call: "mmap", errno: Errno::NOMEM }));
     let (after, named) = mappings();
     assert_eq!(named, 0, "no mapping of the memory is left");
     assert!(after <= before + NOISE, "{before} mappings before, {after} after");

@@ -129,6 +129,25 @@ fn a_region_past_the_end_of_its_memory_is_refused() {
     assert_eq!(refusal(&memory.descriptor, Extent { offset: 0, size: 8192 }), expected);
 }
 
+/// RazrFalcon/memmap2-rs#117: a `&[u8]` over memory that another process writes is undefined behaviour. A view that
+/// exists while its bytes change is not.
+#[test]
+fn a_view_sees_what_is_written_while_it_exists() {
+    let memory = Memfd::new().allocate("changes", 4096).expect("memory");
+    let writing = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
+    let mut peer = MappedRegion::map(&memory.descriptor, PAGE, &[], &writing).expect("a mapping");
+    let region = MappedRegion::map(&memory.descriptor, PAGE, &[], &MapOptions::default()).expect("a mapping");
+    let view = region.view(0, 1).expect("in bounds");
+
+    let seen = [1, 2].map(|value| {
+        peer.view_mut(0, 1).expect("in bounds").fill(value);
+        let mut byte = [0];
+        view.copy_to(&mut byte).expect("equal lengths");
+        byte[0]
+    });
+    assert_eq!(seen, [1, 2]);
+}
+
 /// diwic/shmem-ipc#4: a hugetlb file whose size is not a multiple of its pages is `EINVAL`. Where the pool is empty,
 /// as it is on most machines, the region comes in smaller pages and says so.
 #[test]

@@ -142,6 +142,21 @@ fn the_last_strided_element_may_end_with_the_view() {
     assert_eq!((bytes(&region, 0, 3), bytes(&region, 97, 4)), (b"ab\0".to_vec(), b"\0cd\0".to_vec()));
 }
 
+#[test]
+fn a_region_moves_between_threads_and_several_read_it_at_once() {
+    let mut region = region(8192, &[], Guard::None, READ_WRITE);
+    let mut half = region.view_mut(4096, 4096).expect("in bounds");
+    std::thread::scope(|threads| threads.spawn(move || half.fill(7)).join()).expect("it fills");
+
+    let sums = std::thread::scope(|threads| {
+        let sum = |offset| bytes(&region, offset, 4096).iter().map(|byte| u64::from(*byte)).sum::<u64>();
+        let readers = [0, 4096].map(|offset| threads.spawn(move || sum(offset)));
+        readers.map(|reader| reader.join().expect("it sums"))
+    });
+    assert_eq!(sums, [0, 7 * 4096]);
+    std::thread::spawn(move || drop(region)).join().expect("it is dropped elsewhere");
+}
+
 proptest! {
     #[test]
     fn strided_copies_agree_with_naive_ones(

@@ -51,7 +51,7 @@ pub struct Allocation {
     /// The bytes asked for. The file behind the descriptor may be larger: it is rounded up to its own page size.
     pub size: u64,
     /// The pages that were got. [`Pages::TransparentHuge`] is a property of each mapping, too: set
-    /// [`MapOptions::transparent_huge`](crate::map) where it is mapped.
+    /// [`MapOptions::transparent_huge`](crate::map::MapOptions::transparent_huge) where it is mapped.
     pub pages: Pages,
     /// What was asked for and not got, in the order in which it was tried.
     pub fallbacks: Vec<PageFallback>,
