@@ -12,8 +12,6 @@ mod failure;
 mod output;
 mod program;
 mod report;
-#[cfg(test)]
-mod tests;
 mod watch;
 
 pub use cancel::Cancel;

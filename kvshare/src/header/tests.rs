@@ -206,10 +206,12 @@ fn a_foreign_header_is_completed_from_the_providers_own_geometry() {
         let mut header = Header { tensors: Vec::new(), ..small() };
         header.complete(&geometry.layout().unwrap()).unwrap_err()
     };
-    let smaller = other(Geometry { cells: 128, ..geometry.clone() });
-    assert!(matches!(smaller, HeaderError::HashMismatch { .. }), "{smaller}");
-    let larger = other(Geometry { cells: 512, ..geometry.clone() });
-    assert!(matches!(larger, HeaderError::RegionSize { .. }), "{larger}");
+    for cells in [128, 512] {
+        let resized = other(Geometry { cells, ..geometry.clone() });
+        assert!(matches!(resized, HeaderError::RegionSize { .. }), "{resized}");
+    }
+    let reshaped = other(Geometry::uniform(2, 32, 32, 512, TensorType::F16));
+    assert!(matches!(reshaped, HeaderError::HashMismatch { .. }), "{reshaped}");
     let more = other(Geometry::uniform(28, 1024, 1024, 20480, TensorType::F16));
     assert!(matches!(more, HeaderError::RegionCount { found: 1, expected: 3 }), "{more}");
     let mut renamed = small();

@@ -1,1 +1,113 @@
+//! The contract's small print: what arguments, token files and result lines are, and are not.
 
+use super::*;
+use crate::header::{Header, Params};
+use crate::layout::{Geometry, TensorType};
+
+fn parse(line: &str) -> Result<Arguments, ProviderError> {
+    Arguments::parse(line.split(' '))
+}
+
+const TINY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fake-exporter/model/kvshare-tiny.gguf");
+
+#[test]
+fn both_routes_are_parsed() {
+    let file = parse("--tokens t --out o.bin --model m --elfs e").unwrap();
+    assert_eq!(file.route, Route::File { out: "o.bin".into() });
+    assert_eq!(file.elfs, Some("e".into()));
+    let shared = parse("--tokens=t --layout=l --fds=3,4,15 --model=m").unwrap();
+    assert_eq!(shared.route, Route::Shared { layout: "l".into(), fds: vec![3, 4, 15] });
+}
+
+#[test]
+fn a_wrong_command_line_is_misuse_and_says_which_flag() {
+    let wrong = [
+        ("--model m --out o", "--tokens is missing"),
+        ("--tokens t --out o", "--model is missing"),
+        ("--tokens t --model m", "neither --out"),
+        ("--tokens t --model m --layout l", "--fds is missing"),
+        ("--tokens t --model m --fds 3", "--layout is missing"),
+        ("--tokens t --model m --fds 3 --layout l --out o", "together"),
+        ("--tokens t --model m --fds 3,,4 --layout l", "no descriptor number"),
+        ("--tokens t --model m --fds 2 --layout l", "no descriptor number"),
+        ("--tokens t --model m --fds +3 --layout l", "no descriptor number"),
+        ("--tokens t --model m --out o --speed", "--speed"),
+        ("--tokens", "--tokens"),
+    ];
+    for (line, words) in wrong {
+        let error = parse(line).unwrap_err();
+        assert!(error.to_string().contains(words), "{line}: {error}");
+        assert!(error.is_misuse(), "{line}");
+    }
+}
+
+#[test]
+fn tokens_are_one_decimal_id_a_line() {
+    assert_eq!(parse_tokens(b"1\n325\n\n2147483647").unwrap(), [1, 325, i32::MAX]);
+    assert_eq!(parse_tokens(format_tokens(&[1, 2, 3]).as_bytes()).unwrap(), [1, 2, 3]);
+    for (text, line) in [("1\n-2", 2), ("x", 1), ("1 2", 1), ("2147483648", 1), ("+1", 1), ("1\n2\n0x3", 3)] {
+        match parse_tokens(text.as_bytes()) {
+            Err(ProviderError::TokenLine { line: found, .. }) => assert_eq!(found, line, "{text:?}"),
+            other => panic!("{text:?}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_token_file_that_is_empty_or_missing_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tokens");
+    assert!(matches!(read_tokens(&path), Err(ProviderError::Read { .. })));
+    std::fs::write(&path, "\n\n").unwrap();
+    assert!(matches!(read_tokens(&path), Err(ProviderError::NoTokens { .. })));
+}
+
+#[test]
+fn a_result_line_has_a_count_and_an_argmax() {
+    let right = r#"{"n_tokens": 2, "argmax": 7, "device": "npu"}"#.parse::<ResultLine>().unwrap();
+    assert_eq!(right, ResultLine { n_tokens: 2, argmax: 7, prefill_ms: None });
+    let wrong = [
+        "",
+        "done",
+        "{}",
+        r#"{"n_tokens": -1, "argmax": 7}"#,
+        r#"{"n_tokens": 2}"#,
+        r#"{"n_tokens": 2, "argmax": 7, "prefill_ms": -1}"#,
+    ];
+    for line in wrong {
+        assert!(line.parse::<ResultLine>().is_err(), "{line:?}");
+    }
+}
+
+#[test]
+fn a_header_of_regions_alone_is_completed_by_trying_what_fits() {
+    for (tensor_type, cells) in [(TensorType::F16, 2048), (TensorType::F32, 100), (TensorType::Q8_0, 300)] {
+        let layout = Geometry::uniform(8, 64, 64, cells, tensor_type).layout().unwrap();
+        let mut header = Header { tensors: Vec::new(), ..Header::describe(&layout, None, None) };
+        geometry::complete(&mut header, TINY.as_ref(), FileCache::default()).unwrap();
+        assert_eq!(header.tensors, layout.tensors());
+        assert_eq!(header.params.as_ref().unwrap().type_k, tensor_type);
+    }
+    let other = Geometry::uniform(9, 64, 64, 2048, TensorType::F16).layout().unwrap();
+    let mut header = Header { tensors: Vec::new(), ..Header::describe(&other, None, None) };
+    let error = geometry::complete(&mut header, TINY.as_ref(), FileCache::default()).unwrap_err();
+    assert!(matches!(error, ProviderError::NoGeometry), "{error}");
+}
+
+#[test]
+fn a_header_with_parameters_is_completed_from_them() {
+    let geometry = Geometry { streams: 2, ..Geometry::uniform(8, 64, 64, 512, TensorType::F16) };
+    let layout = geometry.layout().unwrap();
+    let params = Params { n_stream: 2, ..Params::plain(1024, TensorType::F16) };
+    let mut header = Header { tensors: Vec::new(), ..Header::describe(&layout, None, Some(params)) };
+    geometry::complete(&mut header, TINY.as_ref(), FileCache::default()).unwrap();
+    assert_eq!(header.tensors, layout.tensors());
+}
+
+#[test]
+fn a_model_that_is_missing_or_no_gguf_is_named() {
+    let missing = read_metadata("/no/such/model.gguf".as_ref()).unwrap_err().to_string();
+    assert!(missing.contains("/no/such/model.gguf"), "{missing}");
+    let source = read_metadata(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml").as_ref()).unwrap_err().to_string();
+    assert!(source.contains("not a GGUF file"), "{source}");
+}
