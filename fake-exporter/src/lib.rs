@@ -4,4 +4,7 @@
 //! engine to compete with one.
 #![forbid(unsafe_code)]
 
+pub mod cache_rows;
 pub mod checker;
+pub mod model;
+pub mod reference_provider;

@@ -33,7 +33,7 @@ impl Provider {
     ///
     /// # Errors
     /// Whatever is wrong with the files, the header or the descriptors; a prompt longer than the cache.
-    pub fn open(arguments: Arguments, cache: FileCache) -> Result<Self, ProviderError> {
+    pub fn open(arguments: Arguments, cache: &FileCache) -> Result<Self, ProviderError> {
         let tokens = read_tokens(&arguments.tokens)?;
         let (header, descriptors) = match &arguments.route {
             Route::File { out } => {
@@ -102,7 +102,12 @@ impl Provider {
     }
 }
 
-fn shared(layout: &Path, fds: &[i32], model: &Path, cache: FileCache) -> Result<(Header, Vec<OwnedFd>), ProviderError> {
+fn shared(
+    layout: &Path,
+    fds: &[i32],
+    model: &Path,
+    cache: &FileCache,
+) -> Result<(Header, Vec<OwnedFd>), ProviderError> {
     let descriptors = take_inherited(fds)?;
     let read = |source| ProviderError::Read { what: "the header", path: layout.to_owned(), source };
     let mut bytes = Vec::new();

@@ -1,0 +1,146 @@
+//! The reference provider: CPU prefill of a GGUF on both routes, or the checker's function.
+//!
+//! It is a whole provider, made from [`kvshare::provider::run_with`] and this crate's model.
+
+use std::fmt::Display;
+use std::io::Write as _;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use kvshare::layout::{LayerWidths, TensorType};
+use kvshare::provider::{Arguments, FileCache, Prefill, ProviderError, ResultLine, Route, run_with};
+
+use crate::cache_rows::CacheRows;
+use crate::checker;
+use crate::model::{EMBEDDED_GGUF, Model, Progress, most_likely};
+
+/// Between two lines that say how far a long prefill has come.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+
+/// The command line: the contract's flags, and some of its own before them.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = "\
+Example, as a proxy starts it on the file route:
+  reference-provider --tokens prompt.tokens --model model.gguf --out state.bin")]
+pub struct ReferenceProviderArguments {
+    /// The prompt's token ids, one decimal id a line
+    #[arg(long, value_name = "FILE")]
+    tokens: PathBuf,
+    /// The model, a GGUF [default: the embedded kvshare-tiny]
+    #[arg(long, value_name = "FILE")]
+    model: Option<PathBuf>,
+    /// File route: the state file to write, a bare filename in the working directory
+    #[arg(long, value_name = "NAME")]
+    out: Option<PathBuf>,
+    /// Shared route: the decoder's header
+    #[arg(long, value_name = "FILE")]
+    layout: Option<PathBuf>,
+    /// Shared route: the numbers of the inherited descriptors
+    #[arg(long, value_name = "N,...")]
+    fds: Option<String>,
+    /// Where kernels are; accepted and not used
+    #[arg(long, value_name = "DIR")]
+    elfs: Option<PathBuf>,
+    /// Write the checker's function instead of a model's rows
+    #[arg(long)]
+    checker: bool,
+    /// With --checker on the file route: layers, K width and V width of the decoder's cache
+    #[arg(long, value_name = "L,K,V", value_parser = parse_shape, default_value = "28,1024,1024")]
+    checker_shape: Shape,
+    /// File route: the type of the decoder's K
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    type_k: TensorType,
+    /// File route: the type of the decoder's V
+    #[arg(long, value_name = "TYPE", default_value = "f16")]
+    type_v: TensorType,
+    /// File route: the decoder runs without flash attention and stores V by channel
+    #[arg(long)]
+    v_trans: bool,
+}
+
+/// Layers and widths of a cache.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    layers: u32,
+    k: u64,
+    v: u64,
+}
+
+fn parse_shape(text: &str) -> Result<Shape, String> {
+    let parts: Vec<&str> = text.split(',').collect();
+    let number = |text: &str| text.parse::<u32>().map_err(|error| format!("{text:?}: {error}"));
+    match parts[..] {
+        [layers, k, v] => Ok(Shape { layers: number(layers)?, k: number(k)?.into(), v: number(v)?.into() }),
+        _ => Err("three numbers are needed, such as 28,1024,1024".to_owned()),
+    }
+}
+
+/// Runs the provider and prints its result line. Exit code 0: done, 1: failed, 2: misuse.
+pub fn run(arguments: ReferenceProviderArguments) -> ExitCode {
+    let outcome = provide(arguments).and_then(|result| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{result}").and_then(|()| out.flush()).map_err(ProviderError::Print)
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("reference-provider: {error}");
+            if error.is_misuse() { ExitCode::from(2) } else { ExitCode::FAILURE }
+        }
+    }
+}
+
+fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ProviderError> {
+    let fds = given.fds.as_deref().map(Arguments::parse_fds).transpose()?;
+    let route = Route::of(given.out, given.layout, fds)?;
+    let mut cache =
+        FileCache { type_k: given.type_k, type_v: given.type_v, v_trans: given.v_trans, ..FileCache::default() };
+    if given.checker {
+        let Shape { layers, k, v } = given.checker_shape;
+        cache.layers = Some((0..layers).map(|layer| LayerWidths { layer, k, v }).collect());
+    }
+    // The library reads the model's geometry from a file.
+    let embedded = match given.model {
+        Some(_) => None,
+        None => Some(embedded_model().map_err(|error| ProviderError::Prefill { words: error.to_string() })?),
+    };
+    let model = given.model.or_else(|| Some(embedded.as_ref()?.path().to_owned())).unwrap_or_default();
+    let arguments = Arguments { tokens: given.tokens, model, elfs: given.elfs, route };
+    let prefill = if given.checker { check_prefill } else { model_prefill };
+    run_with(arguments, &cache, prefill)
+}
+
+/// The embedded model as a file, gone when dropped.
+fn embedded_model() -> std::io::Result<tempfile::NamedTempFile> {
+    let mut file = tempfile::Builder::new().prefix("kvshare-tiny-").suffix(".gguf").tempfile()?;
+    file.write_all(EMBEDDED_GGUF)?;
+    Ok(file)
+}
+
+fn check_prefill(prefill: Prefill<'_>) -> Result<i32, String> {
+    checker::write(prefill.cache, prefill.tokens, 0).map_err(in_words)?;
+    Ok(0)
+}
+
+fn model_prefill(prefill: Prefill<'_>) -> Result<i32, String> {
+    let model = Model::open(prefill.model).map_err(in_words)?;
+    let tokens = prefill.tokens.iter().map(|token| token.cast_unsigned()).collect::<Vec<u32>>();
+    let mut said = Instant::now();
+    let observe = |Progress { done, total }| {
+        if said.elapsed() >= PROGRESS_EVERY {
+            said = Instant::now();
+            eprintln!("progress: {:.2}", done as f64 / total as f64);
+        }
+        ControlFlow::Continue(())
+    };
+    let mut cache = CacheRows::new(prefill.cache);
+    let logits = model.evaluate_observed(&tokens, 0, &mut cache, observe).map_err(in_words)?;
+    Ok(most_likely(&logits).cast_signed())
+}
+
+fn in_words(error: impl Display) -> String {
+    error.to_string()
+}
