@@ -1,0 +1,176 @@
+//! A llama-server's HTTP interface, as far as a handoff needs it.
+
+use std::time::Duration;
+
+use reqwest::StatusCode;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// Why a call to the decoder gave nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DecoderError {
+    /// The call did not go through.
+    #[error("the decoder did not answer {call}: {source}")]
+    Call {
+        /// The path called.
+        call: String,
+        /// What went wrong.
+        source: reqwest::Error,
+    },
+    /// The decoder refused.
+    #[error("the decoder answered {call} with {status}: {message}")]
+    Refused {
+        /// The path called.
+        call: String,
+        /// The HTTP status.
+        status: StatusCode,
+        /// Its own words.
+        message: String,
+    },
+    /// The answer is not what llama-server answers.
+    #[error("the decoder's answer to {call} is not understood: {problem}")]
+    Answer {
+        /// The path called.
+        call: String,
+        /// What is wrong with it.
+        problem: serde_json::Error,
+    },
+}
+
+/// What a completion gave.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Completion {
+    /// The generated text.
+    pub content: String,
+    /// How the prompt was met.
+    pub timings: Timings,
+}
+
+/// How a prompt was met and what it took, as the decoder says.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Timings {
+    /// Prompt tokens that were in the cache.
+    pub cache_n: u64,
+    /// Prompt tokens that the decoder evaluated: one after a handoff that worked.
+    pub prompt_n: u64,
+    /// How long evaluating them took.
+    pub prompt_ms: f64,
+}
+
+/// A decoder at an address.
+#[derive(Clone, Debug)]
+pub struct DecoderClient {
+    http: reqwest::Client,
+    base: String,
+}
+
+impl DecoderClient {
+    /// The decoder at `base`, such as `http://127.0.0.1:8080`.
+    ///
+    /// # Errors
+    /// The HTTP client cannot be set up.
+    pub fn new(base: &str) -> Result<Self, reqwest::Error> {
+        let http = reqwest::Client::builder().no_proxy().connect_timeout(Duration::from_secs(5)).build()?;
+        Ok(Self { http, base: base.trim_end_matches('/').to_owned() })
+    }
+
+    /// The prompt text of one user message, by the model's chat template.
+    ///
+    /// # Errors
+    /// As every call here: the decoder did not answer, refused, or answered something else.
+    pub async fn apply_template(&self, message: &str) -> Result<String, DecoderError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            prompt: String,
+        }
+        let body = json!({"messages": [{"role": "user", "content": message}]});
+        Ok(self.post::<Answer>("/apply-template", body).await?.prompt)
+    }
+
+    /// The tokens of a prompt text.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn tokenize(&self, text: &str) -> Result<Vec<i32>, DecoderError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            tokens: Vec<i32>,
+        }
+        let body = json!({"content": text, "add_special": true, "parse_special": true});
+        Ok(self.post::<Answer>("/tokenize", body).await?.tokens)
+    }
+
+    /// Asks the decoder to send its cache to the socket at `path`; returns the share's number.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn share(&self, path: &str) -> Result<u64, DecoderError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            share_id: u64,
+        }
+        Ok(self.post::<Answer>("/slots/0?action=share", json!({"socket": path})).await?.share_id)
+    }
+
+    /// Has the decoder take the cells of `tokens`.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn adopt(&self, tokens: &[i32], share_id: u64) -> Result<(), DecoderError> {
+        let body = json!({"tokens": tokens, "share_id": share_id, "leave_one_token": true});
+        self.post::<Value>("/slots/0?action=adopt", body).await.map(drop)
+    }
+
+    /// Has the decoder read a state file of its slot directory; returns how many tokens the slot holds then.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn restore(&self, filename: &str) -> Result<u64, DecoderError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            n_restored: u64,
+        }
+        let body = json!({"filename": filename, "leave_one_token": true});
+        Ok(self.post::<Answer>("/slots/0?action=restore", body).await?.n_restored)
+    }
+
+    /// Empties the slot.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn erase(&self) -> Result<(), DecoderError> {
+        self.post::<Value>("/slots/0?action=erase", json!({})).await.map(drop)
+    }
+
+    /// Completes a prompt of tokens greedily, with at most `n_predict` more.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn complete(&self, prompt: &[i32], n_predict: u32) -> Result<Completion, DecoderError> {
+        let body = json!({
+            "prompt": prompt, "n_predict": n_predict, "temperature": 0, "id_slot": 0, "cache_prompt": true,
+        });
+        self.post("/completion", body).await
+    }
+
+    async fn post<A: serde::de::DeserializeOwned>(&self, path: &str, body: Value) -> Result<A, DecoderError> {
+        let failed = |source| DecoderError::Call { call: path.to_owned(), source };
+        let answer = self.http.post(format!("{}{path}", self.base)).json(&body).send().await.map_err(failed)?;
+        let status = answer.status();
+        let bytes = answer.bytes().await.map_err(failed)?;
+        if !status.is_success() {
+            return Err(DecoderError::Refused { call: path.to_owned(), status, message: message_in(&bytes) });
+        }
+        serde_json::from_slice(&bytes).map_err(|problem| DecoderError::Answer { call: path.to_owned(), problem })
+    }
+}
+
+/// The message in llama-server's form of an error, or the body as it is.
+fn message_in(body: &[u8]) -> String {
+    let value: Option<Value> = serde_json::from_slice(body).ok();
+    match value.as_ref().and_then(|value| value["error"]["message"].as_str()) {
+        Some(message) => message.to_owned(),
+        None => String::from_utf8_lossy(body).chars().take(200).collect(),
+    }
+}

@@ -1,0 +1,91 @@
+//! A message there and an answer back, beside a bare sendmsg and recvmsg of as many bytes and descriptors.
+//!
+//! Both peers are threads of this process, on whatever cores the kernel gives them; run it under `taskset -c 0` to have
+//! them on one.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use kvshare::memory::{Memfd, RegionSource as _, Reserve};
+use kvshare::wire::{Limits, receive, send};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// About as long as a header of regions alone.
+const HEADER: [u8; 300] = [b' '; 300];
+const ANSWER: [u8; 1] = [b'.'];
+
+fn deadline() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+/// The peer of one bench: receives with `receive_one` and answers, until the socket closes.
+fn peer(receive_one: impl Fn(&UnixStream) -> bool + Send + 'static) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+    std::thread::spawn(move || {
+        while receive_one(&theirs) {
+            if std::io::Write::write_all(&mut &theirs, &ANSWER).is_err() {
+                return;
+            }
+        }
+    });
+    ours
+}
+
+fn await_answer(socket: &UnixStream) {
+    let mut answer = ANSWER;
+    std::io::Read::read_exact(&mut &*socket, &mut answer).expect("an answer");
+}
+
+fn bare_send(socket: &UnixStream, descriptors: &[BorrowedFd<'_>]) {
+    let mut space = vec![MaybeUninit::uninit(); SendAncillaryMessage::ScmRights(descriptors).size()];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    let length = (HEADER.len() as u32).to_le_bytes();
+    let sent = sendmsg(socket, &[IoSlice::new(&length), IoSlice::new(&HEADER)], &mut control, SendFlags::NOSIGNAL);
+    assert_eq!(sent, Ok(HEADER.len() + 4));
+}
+
+fn bare_receive(socket: &UnixStream) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; HEADER.len() + 4];
+    let received =
+        recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC).expect("a message");
+    assert!(!received.flags.contains(ReturnFlags::CTRUNC));
+    received.bytes > 0
+}
+
+fn message(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("message");
+    for count in [1, 3, 64, 253] {
+        let memory: Vec<OwnedFd> = (0..count)
+            .map(|_| Memfd::new().reserve(Reserve::OnTouch).allocate("bench", 4096).expect("a memfd").descriptor)
+            .collect();
+        let descriptors: Vec<BorrowedFd<'_>> = memory.iter().map(|memory| memory.as_fd()).collect();
+
+        let socket = peer(|socket| receive(socket, &Limits::default(), deadline()).is_ok());
+        group.bench_function(BenchmarkId::new("kvshare", count), |bencher| {
+            bencher.iter(|| {
+                send(&socket, &HEADER, &descriptors, deadline()).expect("sent");
+                await_answer(&socket);
+            });
+        });
+        let socket = peer(bare_receive);
+        group.bench_function(BenchmarkId::new("bare sendmsg", count), |bencher| {
+            bencher.iter(|| {
+                bare_send(&socket, &descriptors);
+                await_answer(&socket);
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, message);
+criterion_main!(benches);
