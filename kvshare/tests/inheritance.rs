@@ -249,8 +249,8 @@ fn standard_error_can_be_read_apart_from_standard_output() {
 fn a_program_starts_with_no_signal_ignored_or_blocked() {
     use nix::sys::signal::{SigSet, Signal::SIGTERM};
     SigSet::from(SIGTERM).thread_block().unwrap();
-    let script = "grep -E '^Sig(Ign|Blk)' /proc/$$/status; exit";
-    let mut child = Program::new("/bin/sh").args(["-c", script]).stdout(Output::Pipe).spawn().unwrap();
+    let arguments = ["-E", "^Sig(Ign|Blk)", "/proc/self/status"];
+    let mut child = Program::new("grep").args(arguments).stdout(Output::Pipe).spawn().unwrap();
     // This test program ignores SIGPIPE, as all of Rust's do. The C library keeps signals 32 and up to itself.
     let masks = output(&mut child);
     let masks: Vec<u64> = masks
