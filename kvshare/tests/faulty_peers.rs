@@ -3,17 +3,16 @@
 
 mod named_memory;
 mod own_process;
+mod raw_send;
 
 use kvshare::fd::{FdError, Kind};
 use kvshare::wire::{Limits, Message, WireError, receive, send};
-use named_memory::{memfd, open_descriptors};
+use named_memory::memfd;
 use own_process::in_a_process_of_its_own;
+use raw_send::send_raw;
 use rustix::fs::{Mode, OFlags, open};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -28,14 +27,14 @@ fn at_once() -> Instant {
     Instant::now() + Duration::from_millis(5)
 }
 
-/// Sends `bytes` as they are, the descriptors on the first of them.
-fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
-    }
-    assert_eq!(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap(), bytes.len());
+/// How many descriptors this process has open on memfds of this name.
+fn open_descriptors(name: &str) -> usize {
+    let link = std::path::PathBuf::from(format!("/memfd:{name} (deleted)"));
+    std::fs::read_dir("/proc/self/fd")
+        .expect("/proc is mounted")
+        .filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok())
+        .filter(|target| *target == link)
+        .count()
 }
 
 /// What `receive` makes of a peer that does `misbehave` with three descriptors named `name`; afterwards none of them is
@@ -161,32 +160,33 @@ fn header_of(regions: usize) -> String {
 fn descriptors_lost_to_a_full_table_are_counted_and_those_that_came_are_closed() {
     in_a_process_of_its_own("descriptors_lost_to_a_full_table_are_counted_and_those_that_came_are_closed", &[], || {
         let memory = memfd("lost");
-        let pairs: Vec<_> = (0..5).map(|_| UnixStream::pair().unwrap()).collect();
-        let limit = leave_room_for(7);
-        // Header, descriptors sent, announced, received: one batch, two, and texts that say nothing.
+        // Header, descriptors sent, announced, received: one batch, two, texts that say nothing, and what just fits.
         let cases = [
             (header_of(40), 40, Some(40), 7),
             (header_of(260), 260, Some(260), 14),
             ("not JSON".to_owned(), 8, None, 7),
             ("{\"regions\":[{\"fd\":0},{\"fd\":0},{\"fd\":1}]}".to_owned(), 9, Some(2), 7),
         ];
-        for ((ours, theirs), (header, sent, announces, came)) in pairs.iter().zip(cases) {
-            std::thread::scope(|scope| {
-                scope.spawn(|| send(ours, header.as_bytes(), &vec![memory.as_fd(); sent], soon()).unwrap());
-                let error = receive(theirs, &Limits::default(), soon()).unwrap_err();
-                match error {
-                    WireError::DescriptorsLost { announced, received, limit: told } => {
-                        assert_eq!((announced, received, told), (announces, came, Some(limit)));
-                    }
-                    other => panic!("{other:?}"),
+        let send_over_a_new_socket = |header: &str, count| {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            send(&ours, header.as_bytes(), &vec![memory.as_fd(); count], soon()).unwrap();
+            (ours, theirs)
+        };
+        let sockets = cases.each_ref().map(|(header, sent, ..)| send_over_a_new_socket(header, *sent));
+        let (_ours, just_fits) = send_over_a_new_socket("{}", 7);
+        let limit = leave_room_for(7);
+        for ((_, theirs), (_, _, announces, came)) in sockets.iter().zip(cases) {
+            let error = receive(theirs, &Limits::default(), soon()).unwrap_err();
+            match error {
+                WireError::DescriptorsLost { announced, received, limit: told } => {
+                    assert_eq!((announced, received, told), (announces, came, Some(limit)));
                 }
-            });
+                other => panic!("{other:?}"),
+            }
             assert_eq!(open_descriptors("lost"), 1);
         }
 
-        let (ours, theirs) = &pairs[4];
-        send(ours, b"{}", &[memory.as_fd(); 7], soon()).unwrap();
-        let Message { descriptors, .. } = receive(theirs, &LIMITS, soon()).expect("exactly as many as fit still cross");
+        let Message { descriptors, .. } = receive(&just_fits, &LIMITS, soon()).expect("as many as fit still cross");
         assert_eq!(descriptors.len(), 7);
     });
 }

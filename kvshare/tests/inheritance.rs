@@ -249,8 +249,8 @@ fn standard_error_can_be_read_apart_from_standard_output() {
 fn a_program_starts_with_no_signal_ignored_or_blocked() {
     use nix::sys::signal::{SigSet, Signal::SIGTERM};
     SigSet::from(SIGTERM).thread_block().unwrap();
-    let script = "grep -E '^Sig(Ign|Blk)' /proc/$$/status; exit";
-    let mut child = Program::new("/bin/sh").args(["-c", script]).stdout(Output::Pipe).spawn().unwrap();
+    let arguments = ["-E", "^Sig(Ign|Blk)", "/proc/self/status"];
+    let mut child = Program::new("grep").args(arguments).stdout(Output::Pipe).spawn().unwrap();
     // This test program ignores SIGPIPE, as all of Rust's do. The C library keeps signals 32 and up to itself.
     let masks = output(&mut child);
     let masks: Vec<u64> = masks
@@ -274,7 +274,7 @@ fn the_exit_status_tells_code_and_signal_apart() {
 
 #[test]
 fn waiting_ends_at_the_deadline_and_the_status_stays_known() {
-    let mut child = Program::new("sleep").arg("1000").spawn().unwrap();
+    let mut child = Program::new("sleep").arg("100").spawn().unwrap();
     assert!(child.try_wait().unwrap().is_none());
     assert!(child.wait(Instant::now() + Duration::from_millis(20)).unwrap().is_none());
     child.signal_group(Signal::TERM).unwrap();
@@ -286,7 +286,7 @@ fn waiting_ends_at_the_deadline_and_the_status_stays_known() {
 
 /// A shell that starts a grandchild and then does `and_then`; the pipe ends when both are gone.
 fn with_a_grandchild(and_then: &str) -> (Child, File) {
-    let script = format!("sleep 1000 & echo started; {and_then}");
+    let script = format!("sleep 100 & echo started; {and_then}");
     let mut child = Program::new("/bin/sh").args(["-c", &script]).stdout(Output::Pipe).spawn().unwrap();
     let mut stdout = File::from(child.stdout.take().unwrap());
     let mut line = [0; 8];
@@ -296,6 +296,10 @@ fn with_a_grandchild(and_then: &str) -> (Child, File) {
 }
 
 fn assert_all_are_gone(mut stdout: File) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+    let ended = poll(&mut [PollFd::new(&stdout, PollFlags::IN)], Some(&limit)).unwrap();
+    assert_eq!(ended, 1, "a process that should be gone still holds the pipe");
     assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "the last process that held the pipe has ended");
 }
 

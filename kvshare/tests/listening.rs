@@ -10,6 +10,7 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 fn soon() -> Instant {
@@ -177,6 +178,30 @@ fn of_many_starters_at_one_path_exactly_one_listens() {
         drop(results);
         assert!(entries(directory.path()).is_empty());
     }
+}
+
+#[test]
+fn listeners_that_come_and_go_at_one_path_never_overlap() {
+    let directory = slots();
+    let path = directory.path().join("s");
+    let listening = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..5000 {
+                    match Listener::bind(&path) {
+                        Ok(listener) => {
+                            assert_eq!(listening.fetch_add(1, Ordering::SeqCst), 0);
+                            assert!(path.exists());
+                            listening.fetch_sub(1, Ordering::SeqCst);
+                            drop(listener);
+                        }
+                        Err(error) => assert!(matches!(error, WireError::InUse { .. }), "{error:?}"),
+                    }
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -1,15 +1,15 @@
 //! A message arrives as it was sent, however the bytes are cut up on the way, and nothing after it is touched.
 
 mod named_memory;
+mod raw_send;
 
 use kvshare::fd::Facts;
-use kvshare::wire::{DESCRIPTORS_PER_SEND, Limits, Message, WireError, receive, send};
+use kvshare::wire::{Limits, Message, WireError, receive, send};
 use named_memory::memfd;
 use proptest::prelude::*;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::io::{IoSlice, Read, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use raw_send::send_raw;
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
@@ -27,16 +27,6 @@ fn names(descriptors: &[OwnedFd]) -> Vec<String> {
 
 fn message_bytes(header: &[u8]) -> Vec<u8> {
     [&(header.len() as u32).to_le_bytes(), header].concat()
-}
-
-/// Sends bytes with descriptors on the first, by one system call.
-fn send_raw(socket: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_SEND))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
-    }
-    assert_eq!(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap(), bytes.len());
 }
 
 #[test]
@@ -137,7 +127,7 @@ fn two_messages_without_descriptors_in_one_write_stay_two() {
 
 #[test]
 fn a_header_larger_than_the_socket_holds_crosses_on_blocking_and_non_blocking_sockets() {
-    let header: Vec<u8> = (0..1_u32 << 20).map(|index| (index * 31 >> 5) as u8).collect();
+    let header: Vec<u8> = (0..1_u32 << 20).map(|index| ((index * 31) >> 5) as u8).collect();
     let memory = memfd("large");
     for non_blocking in [false, true] {
         let (ours, theirs) = UnixStream::pair().unwrap();

@@ -180,6 +180,11 @@ impl<'fd> Program<'fd> {
         !self.path.as_os_str().as_bytes().contains(&b'/')
     }
 
+    fn is_in_path(&self) -> bool {
+        std::env::var_os("PATH")
+            .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(&self.path).is_file()))
+    }
+
     fn argument_texts(&self) -> Result<Vec<CString>, SpawnError> {
         let arguments = self.arguments.iter().map(|argument| text("argument", argument));
         [text("program", self.path.as_os_str())].into_iter().chain(arguments).collect()
@@ -208,8 +213,11 @@ impl<'fd> Program<'fd> {
             return SpawnError::WorkingDirectory { directory: directory.clone(), source };
         }
         match errno {
-            Errno::NOENT | Errno::NOTDIR if self.is_bare_name() => SpawnError::NotInPath { program },
-            Errno::NOENT if self.path.exists() => SpawnError::InterpreterMissing { program },
+            // EACCES may also come from a directory of PATH that we may not search.
+            Errno::NOENT | Errno::NOTDIR | Errno::ACCESS if self.is_bare_name() && !self.is_in_path() => {
+                SpawnError::NotInPath { program }
+            }
+            Errno::NOENT if self.is_bare_name() || self.path.exists() => SpawnError::InterpreterMissing { program },
             Errno::NOENT | Errno::NOTDIR => SpawnError::Missing { program },
             Errno::ACCESS if self.path.is_dir() => SpawnError::IsDirectory { program },
             Errno::ACCESS | Errno::PERM => SpawnError::NotExecutable { program },

@@ -23,9 +23,12 @@ const BACKLOG: i32 = 16;
 ///
 /// ```
 /// use kvshare::wire::{Limits, Listener, connect};
+/// use std::fs::Permissions;
+/// use std::os::unix::fs::PermissionsExt;
 /// use std::time::{Duration, Instant};
 ///
-/// let directory = tempfile::tempdir()?; // which makes it with mode 0700
+/// let only_ours = Permissions::from_mode(0o700);
+/// let directory = tempfile::Builder::new().permissions(only_ours).tempdir()?;
 /// let path = directory.path().join("kvshare-1.sock");
 /// let deadline = Instant::now() + Duration::from_secs(10);
 ///
