@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, value_parser};
 use kvshare::layout::{Geometry, Layout, TensorType};
 use kvshare::provider::read_metadata;
 use serde_json::{Value, json};
@@ -20,7 +20,7 @@ pub struct LayoutArguments {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["layers", "k_width", "v_width"])]
     model: Option<PathBuf>,
     /// Attention layers
-    #[arg(long, value_name = "N", required_unless_present = "model")]
+    #[arg(long, value_name = "N", required_unless_present = "model", value_parser = value_parser!(u32).range(..=4096))]
     layers: Option<u32>,
     /// Channels of K: KV heads times head size (n_embd_k_gqa)
     #[arg(long, value_name = "N", required_unless_present = "model")]

@@ -7,6 +7,8 @@ mod sizes;
 mod story;
 mod tables;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -80,7 +82,7 @@ impl Stage {
         Ok(Self {
             runtime: runtime.map_err(Failure::new)?,
             program: std::env::current_exe().map_err(Failure::new)?,
-            slot_directory: tempfile::Builder::new().prefix("kvshare-demo-").tempdir().map_err(Failure::new)?,
+            slot_directory: private_directory().map_err(Failure::new)?,
             progress,
         })
     }
@@ -123,6 +125,11 @@ impl Drop for Stage {
     fn drop(&mut self) {
         self.progress.finish_and_clear();
     }
+}
+
+/// A directory that nobody else can reach, as the socket in it needs; gone at the end.
+fn private_directory() -> std::io::Result<tempfile::TempDir> {
+    tempfile::Builder::new().prefix("kvshare-demo-").permissions(Permissions::from_mode(0o700)).tempdir()
 }
 
 /// What a provider says on standard error: its progress is shown by the spinner, an error by the failure that follows.

@@ -192,9 +192,7 @@ impl Facts {
             kind,
             size: match kind {
                 Kind::Memfd | Kind::RegularFile => u64::try_from(status.st_size).ok(),
-                // A dma-buf has no position: seeking to its end only tells where that is (the kernel's
-                // drivers/dma-buf/dma-buf.c, dma_buf_llseek).
-                Kind::DmaBuf => seek(descriptor, SeekFrom::End(0)).ok(),
+                Kind::DmaBuf => dma_buf_size(descriptor),
                 _ => None,
             },
             access: flags.into(),
@@ -238,6 +236,29 @@ pub fn check_region(descriptor: impl AsFd) -> Result<(), FdError> {
     let flags = fcntl_getfl(descriptor).map_err(FdError::system("fcntl F_GETFL"))?;
     let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
     region_kind(coarse_kind(flags, FileType::from_raw_mode(status.st_mode)))
+}
+
+/// How many bytes a descriptor's file or buffer has, `None` where it does not tell.
+///
+/// Costs two or three system calls, against the eight or so of [`Facts::of`].
+///
+/// # Errors
+///
+/// [`FdError::System`] if the kernel refuses to tell.
+pub fn size(descriptor: impl AsFd) -> Result<Option<u64>, FdError> {
+    let descriptor = descriptor.as_fd();
+    if is_dma_buf(descriptor)? {
+        return Ok(dma_buf_size(descriptor));
+    }
+    let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
+    let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
+    Ok(if is_file { u64::try_from(status.st_size).ok() } else { None })
+}
+
+/// A dma-buf has no position: seeking to its end only tells where that is (the kernel's drivers/dma-buf/dma-buf.c,
+/// dma_buf_llseek).
+fn dma_buf_size(descriptor: BorrowedFd<'_>) -> Option<u64> {
+    seek(descriptor, SeekFrom::End(0)).ok()
 }
 
 fn region_kind(kind: Kind) -> Result<(), FdError> {

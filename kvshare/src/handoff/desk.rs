@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::Cancel;
-use crate::fd::{Facts, FdError};
+use crate::fd::{self, FdError};
 use crate::header::{Header, HeaderError};
 use crate::wire::{Limits, Listener, Message, WireError};
 
@@ -116,9 +116,8 @@ impl ReceivedShare {
     pub fn check(message: Message) -> Result<Self, ShareFailure> {
         let Message { header: header_bytes, descriptors, .. } = message;
         let header = Header::parse(&header_bytes)?;
-        let size = |(index, descriptor)| {
-            Facts::of(descriptor).map(|facts| facts.size).map_err(|source| ShareFailure::Descriptor { index, source })
-        };
+        let size =
+            |(index, descriptor)| fd::size(descriptor).map_err(|source| ShareFailure::Descriptor { index, source });
         let sizes = descriptors.iter().enumerate().map(size).collect::<Result<Vec<_>, _>>()?;
         header.check_descriptors(&sizes)?;
         Ok(Self { header, header_bytes, descriptors })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::geometry::{complete, own_header};
 use super::{Arguments, FileCache, ProviderError, ResultLine, Route, read_tokens};
-use crate::fd::{Facts, take_inherited};
+use crate::fd::{self, take_inherited};
 use crate::header::{Header, MAX_BYTES};
 use crate::map::{Access, MapOptions};
 use crate::memory::{Memfd, RegionSource as _};
@@ -118,8 +118,8 @@ fn shared(
         let (given, named) = (descriptors.len(), header.descriptor_count());
         return Err(ProviderError::DescriptorCount { given, named });
     }
-    let sizes = descriptors.iter().map(|descriptor| Ok(Facts::of(descriptor)?.size));
-    header.check_descriptors(&sizes.collect::<Result<Vec<_>, ProviderError>>()?)?;
+    let sizes = descriptors.iter().map(fd::size).collect::<Result<Vec<_>, _>>()?;
+    header.check_descriptors(&sizes)?;
     if header.tensors.is_empty() {
         complete(&mut header, model, cache)?;
     }
