@@ -8,7 +8,7 @@ use fake_exporter::model::{EvaluateError, MemoryCache, Message, Model, Precision
 use serde_json::Value;
 
 mod support;
-use support::{assert_first_token_agrees, assert_rows_agree, ids, json, sample, stock_samples};
+use support::{assert_first_token_agrees, assert_greedy_text_is_likely, assert_rows_agree, ids, json, stock_samples};
 
 static MODEL: LazyLock<Model> = LazyLock::new(|| Model::embedded().unwrap());
 
@@ -77,6 +77,13 @@ fn k_and_v_are_the_stock_servers_within_its_own_noise() {
 fn the_first_token_is_as_likely_as_at_the_stock_server() {
     for sample in stock_samples("tiny/index.json") {
         assert_first_token_agrees(&MODEL, &sample);
+    }
+}
+
+#[test]
+fn every_greedy_token_of_the_stock_server_is_the_likeliest_or_nearly() {
+    for sample in stock_samples("tiny/index.json") {
+        assert_greedy_text_is_likely(&MODEL, &sample);
     }
 }
 
@@ -208,9 +215,4 @@ fn content_may_be_a_list_of_text_parts() {
     assert_eq!(prompt, "<|im_start|>user\nWhy does\nit rain?<|im_end|>\n<|im_start|>assistant\n");
     let image = r#"{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}"#;
     assert!(serde_json::from_str::<Message>(image).is_err());
-}
-
-#[test]
-fn the_samples_lie_in_the_repository() {
-    assert!(sample("tiny/index.json").is_file());
 }
