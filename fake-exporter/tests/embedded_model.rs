@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use fake_exporter::model::{EvaluateError, MemoryCache, Message, Model, Precision, Progress, most_likely};
+use fake_exporter::model::{Content, EvaluateError, MemoryCache, Message, Model, Precision, Progress, most_likely};
 use serde_json::Value;
 
 mod support;
@@ -206,13 +206,16 @@ fn what_cannot_be_evaluated_is_refused_by_name() {
 }
 
 #[test]
-fn content_may_be_a_list_of_text_parts() {
+fn content_may_be_a_list_of_text_parts_or_nothing() {
     let messages: Vec<Message> = serde_json::from_str(
         r#"[{"role": "user", "content": [{"type": "text", "text": "Why does"}, {"type": "text", "text": "it rain?"}]}]"#,
     )
     .unwrap();
     let prompt = MODEL.chat_template().unwrap().render(&messages).unwrap();
     assert_eq!(prompt, "<|im_start|>user\nWhy does\nit rain?<|im_end|>\n<|im_start|>assistant\n");
+    let nothing: Vec<Message> =
+        serde_json::from_str(r#"[{"role": "user", "content": null}, {"role": "user"}]"#).unwrap();
+    assert_eq!(nothing, vec![Message { content: Content::Nothing, ..Message::new("user", "") }; 2]);
     let image = r#"{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}"#;
     assert!(serde_json::from_str::<Message>(image).is_err());
 }

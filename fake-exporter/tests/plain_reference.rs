@@ -245,7 +245,7 @@ fn a_tensor_of_another_shape_than_the_metadata_calls_for_is_refused_by_name() {
     let mut plain = Plain::new("qwen3");
     plain.add("blk.1.attn_k_norm", &[N_EMBD_HEAD + 1], 1.0);
     assert_eq!(
-        Model::read(Cursor::new(plain.gguf())).err().unwrap().to_string(),
+        Model::read(Cursor::new(plain.gguf())).unwrap_err().to_string(),
         "the tensor \"blk.1.attn_k_norm.weight\" has the shape [11], and the metadata calls for [10]; convert the model again",
     );
 }
@@ -279,7 +279,7 @@ fn special_tokens_of_each_kind_are_added_parsed_and_written_as_llama_cpp_does() 
 fn a_model_without_a_chat_template_says_so() {
     let model = Plain::new("llama").model();
     assert_eq!(
-        model.chat_template().err().unwrap().to_string(),
+        model.chat_template().unwrap_err().to_string(),
         "the model has no chat template (\"tokenizer.chat_template\"); send a plain prompt, or use an instruct model"
     );
 }

@@ -163,7 +163,10 @@ mod tests {
 
     #[test]
     fn blocks_are_trimmed_and_begin_and_end_tokens_known() {
-        let template = "{{ bos_token }}{% for message in messages %}\n    {% if true %}\n{{ message.content }}\n    {% endif %}\n{% endfor %}{{ eos_token }}";
+        let template = concat!(
+            "{{ bos_token }}{% for message in messages %}\n    {% if true %}\n{{ message.content }}\n",
+            "    {% endif %}\n{% endfor %}{{ eos_token }}"
+        );
         assert_eq!(render(template, &[Message::new("user", "Hi")]).unwrap(), "<s>Hi\n</s>");
     }
 
@@ -173,7 +176,7 @@ mod tests {
             ("{{ messages[0].content.split('</think>')[-1].lstrip('\\n') }}", "Hi"),
             ("{% for message in messages[::-1] %}{{ message.content.startswith('<') }}{% endfor %}", "True"),
             (
-                "{% set ns = namespace(last=0) %}{% for m in messages %}{% set ns.last = loop.index %}{% endfor %}{{ ns.last }}",
+                "{% set n = namespace(at=0) %}{% for m in messages %}{% set n.at = loop.index %}{% endfor %}{{ n.at }}",
                 "1",
             ),
             ("{% if tools is none and not enable_thinking is defined %}plain{% endif %}", "plain"),
