@@ -4,11 +4,11 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
-use fake_exporter::model::{EvaluateError, MemoryCache, Message, Model, Precision, Progress, most_likely};
+use fake_exporter::model::{Content, EvaluateError, MemoryCache, Message, Model, Precision, Progress, most_likely};
 use serde_json::Value;
 
 mod support;
-use support::{assert_first_token_agrees, assert_rows_agree, ids, json, sample, stock_samples};
+use support::{assert_first_token_agrees, assert_greedy_text_is_likely, assert_rows_agree, ids, json, stock_samples};
 
 static MODEL: LazyLock<Model> = LazyLock::new(|| Model::embedded().unwrap());
 
@@ -77,6 +77,13 @@ fn k_and_v_are_the_stock_servers_within_its_own_noise() {
 fn the_first_token_is_as_likely_as_at_the_stock_server() {
     for sample in stock_samples("tiny/index.json") {
         assert_first_token_agrees(&MODEL, &sample);
+    }
+}
+
+#[test]
+fn every_greedy_token_of_the_stock_server_is_the_likeliest_or_nearly() {
+    for sample in stock_samples("tiny/index.json") {
+        assert_greedy_text_is_likely(&MODEL, &sample);
     }
 }
 
@@ -199,18 +206,16 @@ fn what_cannot_be_evaluated_is_refused_by_name() {
 }
 
 #[test]
-fn content_may_be_a_list_of_text_parts() {
+fn content_may_be_a_list_of_text_parts_or_nothing() {
     let messages: Vec<Message> = serde_json::from_str(
         r#"[{"role": "user", "content": [{"type": "text", "text": "Why does"}, {"type": "text", "text": "it rain?"}]}]"#,
     )
     .unwrap();
     let prompt = MODEL.chat_template().unwrap().render(&messages).unwrap();
     assert_eq!(prompt, "<|im_start|>user\nWhy does\nit rain?<|im_end|>\n<|im_start|>assistant\n");
+    let nothing: Vec<Message> =
+        serde_json::from_str(r#"[{"role": "user", "content": null}, {"role": "user"}]"#).unwrap();
+    assert_eq!(nothing, vec![Message { content: Content::Nothing, ..Message::new("user", "") }; 2]);
     let image = r#"{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}"#;
     assert!(serde_json::from_str::<Message>(image).is_err());
-}
-
-#[test]
-fn the_samples_lie_in_the_repository() {
-    assert!(sample("tiny/index.json").is_file());
 }

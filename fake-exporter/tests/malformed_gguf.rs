@@ -11,7 +11,7 @@ fn read(bytes: &[u8]) -> Result<Model, ModelError> {
 }
 
 fn message(bytes: &[u8]) -> String {
-    read(bytes).err().expect("refused").to_string()
+    read(bytes).unwrap_err().to_string()
 }
 
 /// The embedded model with `from` replaced by `to`, which is as long, at its first occurrence after `after`.
@@ -176,7 +176,7 @@ fn a_model_that_is_not_supported_is_refused_by_name() {
 #[test]
 fn what_is_not_a_file_is_not_opened() {
     let directory = tempfile::tempdir().unwrap();
-    let open = |path: &Path| Model::open(path).err().expect("refused").to_string();
+    let open = |path: &Path| Model::open(path).unwrap_err().to_string();
     let path = directory.path();
     assert_eq!(open(path), format!("the model {} is not a file; give the path of a GGUF", path.display()));
     let absent = path.join("absent.gguf");

@@ -52,8 +52,8 @@ fn rotate(x: f32, y: f32, (sine, cosine): (f32, f32)) -> (f32, f32) {
 
 /// Causal attention of the tokens at `first_position..` over all positions up to their own.
 ///
-/// `q` holds a row of all query heads for each of these tokens; `k` and `v` the cache's rows from position 0 to the last
-/// token's. Answers a row like those of `q` for each token.
+/// `q` holds a row of all query heads for each of these tokens; `k` and `v` hold the cache's rows from position 0 to the
+/// last token's. Answers a row like those of `q` for each token.
 pub(super) fn attend(
     config: &Config,
     first_position: usize,

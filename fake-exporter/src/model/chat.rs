@@ -152,3 +152,55 @@ fn strftime_now(format: String) -> Result<String, Error> {
     jiff::fmt::strtime::format(&format, &jiff::Zoned::now())
         .map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now(\"{format}\"): {error}")))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn render(source: &str, messages: &[Message]) -> Result<String, ChatError> {
+        ChatTemplate::new(source.to_owned(), "<s>".to_owned(), "</s>".to_owned())?.render(messages)
+    }
+
+    #[test]
+    fn blocks_are_trimmed_and_begin_and_end_tokens_known() {
+        let template = concat!(
+            "{{ bos_token }}{% for message in messages %}\n    {% if true %}\n{{ message.content }}\n",
+            "    {% endif %}\n{% endfor %}{{ eos_token }}"
+        );
+        assert_eq!(render(template, &[Message::new("user", "Hi")]).unwrap(), "<s>Hi\n</s>");
+    }
+
+    #[test]
+    fn what_templates_do_with_python_works() {
+        let table = [
+            ("{{ messages[0].content.split('</think>')[-1].lstrip('\\n') }}", "Hi"),
+            ("{% for message in messages[::-1] %}{{ message.content.startswith('<') }}{% endfor %}", "True"),
+            (
+                "{% set n = namespace(at=0) %}{% for m in messages %}{% set n.at = loop.index %}{% endfor %}{{ n.at }}",
+                "1",
+            ),
+            ("{% if tools is none and not enable_thinking is defined %}plain{% endif %}", "plain"),
+            ("{{ messages[0].name }}{{ messages[0].missing }}", "Sam"),
+            ("{{ strftime_now('%%') }}", "%"),
+        ];
+        let mut message = Message::new("user", "<think></think>\n\nHi");
+        message.other.insert("name".to_owned(), "Sam".into());
+        for (template, expected) in table {
+            assert_eq!(render(template, std::slice::from_ref(&message)).unwrap(), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_refuses_says_why() {
+        let error = render("{{ raise_exception('Roles must alternate') }}", &[]).unwrap_err();
+        assert!(matches!(error, ChatError::Messages(_)));
+        assert!(error.to_string().contains("Roles must alternate"), "{error}");
+        assert!(render("{{ strftime_now('%!') }}", &[]).unwrap_err().to_string().contains("strftime_now"));
+    }
+
+    #[test]
+    fn a_template_that_does_not_end_is_stopped() {
+        let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}";
+        assert!(matches!(render(endless, &[]), Err(ChatError::Messages(_))));
+    }
+}

@@ -109,7 +109,7 @@ impl Config {
             Some(_) => size("attention.head_count_kv")?,
             None => n_head,
         };
-        if n_head % n_head_kv != 0 {
+        if !n_head.is_multiple_of(n_head_kv) {
             let reason = "it must divide attention.head_count";
             return Err(ConfigError::Value {
                 key: key("attention.head_count_kv"),
@@ -121,7 +121,7 @@ impl Config {
             Some(_) => size("attention.key_length")?,
             None => n_embd / n_head,
         };
-        if n_embd_head == 0 || n_embd_head % 2 != 0 {
+        if n_embd_head == 0 || !n_embd_head.is_multiple_of(2) {
             let reason = "RoPE needs heads of an even number of values";
             return Err(ConfigError::Value {
                 key: key("attention.key_length"),

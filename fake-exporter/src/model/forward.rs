@@ -30,7 +30,8 @@ pub enum EvaluateError<E: Error + 'static> {
     },
     /// The tokens do not fit into the model's context.
     #[error(
-        "{count} tokens from position {first_position} on do not fit into the model's context of {n_ctx}; shorten the prompt"
+        "{count} tokens from position {first_position} on do not fit into the model's context of {n_ctx}; \
+         shorten the prompt"
     )]
     ContextExceeded {
         /// Where the tokens would start.
@@ -86,7 +87,8 @@ impl Model {
     /// use fake_exporter::model::{MemoryCache, Model, Precision, most_likely};
     ///
     /// let model = Model::embedded()?;
-    /// let tokens = model.tokenizer().encode("<|im_start|>user\nWhat is the moon?<|im_end|>\n<|im_start|>assistant\n", true, true)?;
+    /// let prompt = "<|im_start|>user\nWhat is the moon?<|im_end|>\n<|im_start|>assistant\n";
+    /// let tokens = model.tokenizer().encode(prompt, true, true)?;
     /// let mut cache = MemoryCache::new(model.config(), 64, Precision::F16);
     ///
     /// let mut next = most_likely(&model.evaluate(&tokens, 0, &mut cache)?);

@@ -41,7 +41,8 @@ pub enum GgufError {
     },
     /// A tensor does not have the shape that the metadata calls for.
     #[error(
-        "the tensor \"{tensor}\" has the shape {found:?}, and the metadata calls for {expected:?}; convert the model again"
+        "the tensor \"{tensor}\" has the shape {found:?}, and the metadata calls for {expected:?}; \
+         convert the model again"
     )]
     TensorShape {
         /// The tensor's name.
@@ -53,7 +54,8 @@ pub enum GgufError {
     },
     /// A tensor was not used. To ignore it would give a model that answers wrongly.
     #[error(
-        "the GGUF has a tensor \"{tensor}\" that this implementation does not know; its results would be wrong, so use another model"
+        "the GGUF has a tensor \"{tensor}\" that this implementation does not know; \
+         its results would be wrong, so use another model"
     )]
     UnknownTensor {
         /// The tensor's name.

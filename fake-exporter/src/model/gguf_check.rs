@@ -88,7 +88,8 @@ pub enum MalformedGguf {
     },
     /// A tensor is of a type that cannot be turned into f32 here.
     #[error(
-        "the tensor \"{tensor}\" has the ggml type {number}, which cannot be read; use f32, f16, bf16, a Q*_0, Q*_1 or Q*_K"
+        "the tensor \"{tensor}\" has the ggml type {number}, which cannot be read; \
+         use f32, f16, bf16, a Q*_0, Q*_1 or Q*_K"
     )]
     TensorType {
         /// The tensor's name.

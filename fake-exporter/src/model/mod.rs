@@ -19,6 +19,7 @@ mod gguf_check;
 mod tokenizer;
 mod weights;
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufReader, Cursor, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -79,6 +80,12 @@ pub struct Model {
     weights: Weights,
     tokenizer: Tokenizer,
     chat_template: Option<ChatTemplate>,
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Model").field("config", &self.config).finish_non_exhaustive()
+    }
 }
 
 impl Model {

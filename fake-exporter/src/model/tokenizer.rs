@@ -142,8 +142,9 @@ impl Tokenizer {
     /// The ids of a text's tokens.
     ///
     /// With `add_special`, the tokens that the model wants before and after every text are added, if it wants any
-    /// (`add_bos_token`, `add_eos_token`). With `parse_special`, the name of a control token (`<|im_start|>`) in the text
-    /// becomes that token; without it, it is a text like any other. Both are named as in llama-server's `/tokenize`.
+    /// (`add_bos_token`, `add_eos_token`). With `parse_special`, the name of a control token (`<|im_start|>`) in the
+    /// text becomes that token; without it, it is a text like any other. Both are named as in llama-server's
+    /// `/tokenize`.
     ///
     /// # Errors
     ///
@@ -207,14 +208,22 @@ impl TokenType {
 
 /// How a text is cut into words before BPE (`llm_tokenizer_bpe` in llama.cpp's src/llama-vocab.cpp).
 fn pre_tokenizer(pre: &str) -> Result<PreTokenizerWrapper, TokenizerError> {
-    const QWEN2_WORDS: &str = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    const QWEN2_WORDS: [&str; 7] = [
+        r"'(?:[sStTmMdD]|[rR][eE]|[vV][eE]|[lL][lL])",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ];
     let gpt2_words = ByteLevel::new(false, true, true);
     let bytes_only = ByteLevel::new(false, true, false);
     match pre {
         "gpt-2" => Ok(gpt2_words.into()),
         "smollm" => Ok(Sequence::new(vec![Digits::new(true).into(), gpt2_words.into()]).into()),
         "qwen2" => {
-            let pattern = SplitPattern::Regex(QWEN2_WORDS.to_owned());
+            let pattern = SplitPattern::Regex(QWEN2_WORDS.join("|"));
             let words =
                 Split::new(pattern, SplitDelimiterBehavior::Isolated, false).map_err(TokenizerError::Library)?;
             Ok(Sequence::new(vec![words.into(), bytes_only.into()]).into())

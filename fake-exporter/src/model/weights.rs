@@ -101,8 +101,8 @@ impl Layer {
     }
 }
 
-/// Pair i of a head of n channels turns by `base^(-2i/n)` a position; Llama 3 slows some pairs down by a factor that its
-/// GGUF brings along (`rope_freqs.weight`; `ggml_compute_forward_rope` in ggml/src/ggml-cpu/ops.cpp divides by it).
+/// Pair i of a head of n channels turns by `base^(-2i/n)` a position; Llama 3 slows some pairs down by a factor that
+/// its GGUF brings along (`rope_freqs.weight`; `ggml_compute_forward_rope` in ggml/src/ggml-cpu/ops.cpp divides by it).
 fn rope_steps(gguf: &mut Gguf<impl Read + Seek>, config: &Config) -> Result<Vec<f64>, GgufError> {
     let pairs = config.n_embd_head / 2;
     let factors = match gguf.has_tensor("rope_freqs.weight") {

@@ -155,3 +155,17 @@ pub fn assert_first_token_agrees(model: &Model, sample: &StockSample) {
     let difference = log_probability(&logits, sample.first_token).unwrap() - sample.first_token_log_probability;
     assert!(difference.abs() <= 0.5, "{:?}: the log-probability is off by {difference}", sample.prompt);
 }
+
+/// Where two tokens are about equally likely, the server's 8-bit activations may tip the scales. So the server's text is
+/// followed token by token: each must be the likeliest here too, or nearly.
+pub fn assert_greedy_text_is_likely(model: &Model, sample: &StockSample) {
+    let cells = sample.tokens.len() + sample.greedy_tokens.len();
+    let mut cache = MemoryCache::new(model.config(), cells, Precision::F16);
+    let mut logits = model.evaluate(&sample.tokens, 0, &mut cache).unwrap();
+    for (step, &token) in sample.greedy_tokens.iter().enumerate() {
+        let best = most_likely(&logits);
+        let gap = log_probability(&logits, best).unwrap() - log_probability(&logits, token).unwrap();
+        assert!(gap < 0.5, "{:?}, step {step}: {best} is likelier than {token} by {gap}", sample.prompt);
+        logits = model.evaluate(&[token], sample.tokens.len() + step, &mut cache).unwrap();
+    }
+}
