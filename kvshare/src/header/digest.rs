@@ -62,6 +62,9 @@ impl Header {
     }
 }
 
-fn quoted(text: &str) -> Value {
-    Value::from(text)
+/// `text` as a JSON string.
+fn quoted(text: &str) -> String {
+    // Plain names, which all of llama.cpp's are, need no escaping.
+    let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
+    if plain { format!("\"{text}\"") } else { Value::from(text).to_string() }
 }

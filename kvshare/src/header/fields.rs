@@ -1,29 +1,52 @@
 //! Reading typed fields from a JSON object, with the field's path in every error.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 
 use serde_json::{Map, Value};
 
 use super::HeaderError;
 use crate::layout::TensorType;
 
-/// A JSON object and the path that leads to it, such as `regions[3]`; empty at the top.
+/// Where a JSON object stands in the header. Put into words only for an error.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// The header itself.
+    Top,
+    /// A field of the header.
+    Field(&'static str),
+    /// An element of a list in the header.
+    Element(&'static str, usize),
+}
+
+impl Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Top => formatter.write_str("(the whole header)"),
+            Self::Field(name) => formatter.write_str(name),
+            Self::Element(list, index) => write!(formatter, "{list}[{index}]"),
+        }
+    }
+}
+
+/// A JSON object and where it stands.
 pub(super) struct Fields<'a> {
-    path: String,
+    place: Place,
     object: &'a Map<String, Value>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(path: String, value: &'a Value) -> Result<Self, HeaderError> {
+    pub(super) fn of(place: Place, value: &'a Value) -> Result<Self, HeaderError> {
         match value {
-            Value::Object(object) => Ok(Self { path, object }),
-            _ if path.is_empty() => Err(wrong("(the whole header)", value, "an object")),
-            _ => Err(wrong(path, value, "an object")),
+            Value::Object(object) => Ok(Self { place, object }),
+            _ => Err(wrong(place.to_string(), value, "an object")),
         }
     }
 
     pub(super) fn path(&self, name: impl Display) -> String {
-        if self.path.is_empty() { name.to_string() } else { format!("{}.{name}", self.path) }
+        match self.place {
+            Place::Top => name.to_string(),
+            place => format!("{place}.{name}"),
+        }
     }
 
     /// The field, if it is there and not null.

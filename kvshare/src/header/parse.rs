@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::fields::{Fields, wrong};
+use super::fields::{Fields, Place, wrong};
 use super::{Header, HeaderError, MAX_BYTES, MAX_REGIONS, ModelIdentity, Params, Region, VERSION, strict_json};
 use crate::layout::{PlacedTensor, Tensor};
 
@@ -21,7 +21,7 @@ impl Header {
         let text =
             std::str::from_utf8(bytes).map_err(|error| HeaderError::NotUtf8 { position: error.valid_up_to() })?;
         let value = strict_json::parse(text)?;
-        let top = Fields::of(String::new(), &value)?;
+        let top = Fields::of(Place::Top, &value)?;
         if top.optional("version").is_some() {
             let value = top.u64("version")?;
             if value != VERSION {
@@ -29,8 +29,8 @@ impl Header {
             }
         }
         let header = Self {
-            model: top.optional("model").map(|value| model(&top, value)).transpose()?,
-            params: top.optional("params").map(|value| params(&top, value)).transpose()?,
+            model: top.optional("model").map(model).transpose()?,
+            params: top.optional("params").map(params).transpose()?,
             regions: regions(&top)?,
             tensors: top.optional("tensors").map(|_| tensors(&top)).transpose()?.unwrap_or_default(),
         };
@@ -42,8 +42,8 @@ impl Header {
     }
 }
 
-fn model(top: &Fields<'_>, value: &Value) -> Result<ModelIdentity, HeaderError> {
-    let fields = Fields::of(top.path("model"), value)?;
+fn model(value: &Value) -> Result<ModelIdentity, HeaderError> {
+    let fields = Fields::of(Place::Field("model"), value)?;
     let sha256 = match fields.optional("sha256") {
         Some(_) => Some(fields.text("sha256")?.to_owned()),
         None => None,
@@ -51,8 +51,8 @@ fn model(top: &Fields<'_>, value: &Value) -> Result<ModelIdentity, HeaderError> 
     Ok(ModelIdentity { name: fields.text("name")?.to_owned(), sha256 })
 }
 
-fn params(top: &Fields<'_>, value: &Value) -> Result<Params, HeaderError> {
-    let fields = Fields::of(top.path("params"), value)?;
+fn params(value: &Value) -> Result<Params, HeaderError> {
+    let fields = Fields::of(Place::Field("params"), value)?;
     Ok(Params {
         n_ctx: fields.u32("n_ctx")?,
         n_batch: fields.u32("n_batch")?,
@@ -74,11 +74,11 @@ fn regions(top: &Fields<'_>) -> Result<Vec<Region>, HeaderError> {
         count if count > MAX_REGIONS => return Err(HeaderError::TooManyRegions { count, limit: MAX_REGIONS }),
         _ => {}
     }
-    list.iter().enumerate().map(|(index, value)| region(top.path(format!("regions[{index}]")), value)).collect()
+    list.iter().enumerate().map(|(index, value)| region(Place::Element("regions", index), value)).collect()
 }
 
-fn region(path: String, value: &Value) -> Result<Region, HeaderError> {
-    let fields = Fields::of(path, value)?;
+fn region(place: Place, value: &Value) -> Result<Region, HeaderError> {
+    let fields = Fields::of(place, value)?;
     let group = match fields.optional("group") {
         Some(_) => fields.u32("group")?,
         None => 0,
@@ -98,11 +98,11 @@ fn region(path: String, value: &Value) -> Result<Region, HeaderError> {
 
 fn tensors(top: &Fields<'_>) -> Result<Vec<PlacedTensor>, HeaderError> {
     let list = top.array("tensors")?.iter().enumerate();
-    list.map(|(index, value)| tensor(top.path(format!("tensors[{index}]")), value)).collect()
+    list.map(|(index, value)| tensor(Place::Element("tensors", index), value)).collect()
 }
 
-fn tensor(path: String, value: &Value) -> Result<PlacedTensor, HeaderError> {
-    let fields = Fields::of(path, value)?;
+fn tensor(place: Place, value: &Value) -> Result<PlacedTensor, HeaderError> {
+    let fields = Fields::of(place, value)?;
     let mut ne = [0; 4];
     let dimensions = fields.array("ne")?;
     if dimensions.len() > ne.len() {

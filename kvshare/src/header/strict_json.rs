@@ -6,6 +6,7 @@ use std::cell::RefCell;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
 use super::{HeaderError, MAX_DEPTH};
@@ -97,10 +98,12 @@ impl<'de> Visitor<'de> for Strict<'_> {
         let inner = self.deeper()?;
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
-            if object.contains_key(&key) {
-                return Err(self.refuse(HeaderError::RepeatedKey { key }));
+            match object.entry(key) {
+                Entry::Vacant(entry) => drop(entry.insert(entries.next_value_seed(inner)?)),
+                Entry::Occupied(entry) => {
+                    return Err(self.refuse(HeaderError::RepeatedKey { key: entry.key().clone() }));
+                }
             }
-            object.insert(key, entries.next_value_seed(inner)?);
         }
         Ok(Value::Object(object))
     }
