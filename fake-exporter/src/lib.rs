@@ -4,5 +4,8 @@
 //! engine to compete with one.
 #![forbid(unsafe_code)]
 
+pub mod brain;
+pub mod cache_rows;
 pub mod checker;
+pub mod decoder;
 pub mod model;
