@@ -51,11 +51,15 @@ impl TextStream {
     /// Moves whole characters from `bytes` to `held`; what can never become one turns into U+FFFD.
     fn take_characters(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        for chunk in bytes.utf8_chunks() {
+        let mut chunks = bytes.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
             self.held.push_str(chunk.valid());
             match std::str::from_utf8(chunk.invalid()) {
                 Ok(_) => {}
-                Err(error) if error.error_len().is_none() => self.bytes = chunk.invalid().to_vec(),
+                // Only at the end can what is missing still come.
+                Err(error) if error.error_len().is_none() && chunks.peek().is_none() => {
+                    self.bytes = chunk.invalid().to_vec();
+                }
                 Err(_) => self.held.push(char::REPLACEMENT_CHARACTER),
             }
         }
