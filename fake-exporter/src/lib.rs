@@ -8,4 +8,6 @@ pub mod brain;
 pub mod cache_rows;
 pub mod checker;
 pub mod decoder;
+pub mod http;
 pub mod model;
+pub mod serve;

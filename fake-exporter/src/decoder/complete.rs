@@ -66,7 +66,7 @@ impl Decoder {
     /// Afterwards the slot holds the prompt and the answer, but for the last token, which was not evaluated.
     ///
     /// # Errors
-    /// A prompt of no tokens, of unknown ones, or of too many; rows that cannot be reached;
+    /// A prompt of no tokens or of too many; rows that cannot be reached;
     /// [`BrainError::Stopped`](crate::brain::BrainError::Stopped). The
     /// slot then holds what was evaluated.
     pub fn complete(
@@ -98,18 +98,14 @@ impl Decoder {
     }
 
     fn check_prompt(&self, prompt: &[i32]) -> Result<(), DecoderError> {
-        let (n_vocab, n_ctx) = (self.brain.n_vocab(), self.cells());
+        let n_ctx = self.cells();
         if prompt.is_empty() {
             return Err(DecoderError::EmptyPrompt);
         }
         if prompt.len() as u64 >= n_ctx {
             return Err(DecoderError::ContextExceeded { n_prompt_tokens: prompt.len(), n_ctx });
         }
-        let is_unknown = |token: &i32| u32::try_from(*token).map_or(true, |token| token >= n_vocab);
-        match prompt.iter().enumerate().find(|(_, token)| is_unknown(token)) {
-            Some((index, &id)) => Err(DecoderError::UnknownToken { index, id: id.into(), n_vocab }),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// How many of the prompt's first tokens the slot holds. The last one is always evaluated: only that says what

@@ -24,7 +24,7 @@ impl Decoder {
     /// No slot directory, a name that leads elsewhere, a file that cannot be written.
     pub fn save(&mut self, name: &str) -> Result<FileReport, DecoderError> {
         self.path_of(name)?;
-        let directory = self.slot_directory()?.to_owned();
+        let directory = self.settings.slot_directory()?.to_owned();
         let tokens = &self.tokens;
         let bytes = self.cache.access(|cache| {
             let file = StateFile::of_prompt(tokens.clone(), cache.state_geometry(), Slot::default());
@@ -65,7 +65,7 @@ impl Decoder {
 
     fn path_of(&self, name: &str) -> Result<PathBuf, DecoderError> {
         check_filename(name).map_err(DecoderError::Filename)?;
-        Ok(self.slot_directory()?.join(name))
+        Ok(self.settings.slot_directory()?.join(name))
     }
 }
 

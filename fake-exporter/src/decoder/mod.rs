@@ -10,6 +10,7 @@ mod cache;
 mod complete;
 mod error;
 mod files;
+mod ids;
 mod misbehave;
 mod settings;
 mod share;
@@ -19,7 +20,6 @@ mod text;
 mod timings;
 mod writing;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -28,6 +28,7 @@ use kvshare::share::{Ledger, SlotState};
 pub use complete::{Completion, Piece, Request, StopReason};
 pub use error::DecoderError;
 pub use files::FileReport;
+pub use ids::checked_ids;
 pub use misbehave::Misbehaviour;
 pub use settings::{Settings, Sharing};
 pub use timings::Timings;
@@ -42,7 +43,7 @@ pub const SLOT: usize = 0;
 /// One slot of a decoder with its cache.
 pub struct Decoder {
     brain: Arc<dyn Brain>,
-    settings: Settings,
+    settings: Arc<Settings>,
     plan: CachePlan,
     cache: Cache,
     ledger: Ledger,
@@ -61,7 +62,17 @@ impl Decoder {
         let plan = CachePlan::new(&*brain, &settings)?;
         let cache = plan.allocate(&settings)?;
         let ledger = Ledger::new(1, settings.share_lifetime);
-        Ok(Self { brain, settings, plan, cache, ledger, tokens: Vec::new(), hostage: None })
+        Ok(Self { brain, settings: Arc::new(settings), plan, cache, ledger, tokens: Vec::new(), hostage: None })
+    }
+
+    /// What it thinks with.
+    pub fn brain(&self) -> &Arc<dyn Brain> {
+        &self.brain
+    }
+
+    /// What it was told at its start.
+    pub fn settings(&self) -> &Arc<Settings> {
+        &self.settings
     }
 
     /// The tokens that the slot holds.
@@ -91,9 +102,5 @@ impl Decoder {
 
     fn cells(&self) -> u64 {
         self.cache.mapped().cells()
-    }
-
-    fn slot_directory(&self) -> Result<&Path, DecoderError> {
-        self.settings.slot_directory.as_deref().ok_or(DecoderError::NoSlotDirectory)
     }
 }

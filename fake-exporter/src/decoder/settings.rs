@@ -1,13 +1,13 @@
 //! What a decoder is told at its start.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use kvshare::layout::TensorType;
 use kvshare::map::Guard;
 use kvshare::memory::RegionSource;
 
-use super::Misbehaviour;
+use super::{DecoderError, Misbehaviour};
 
 /// What a decoder is told at its start.
 pub struct Settings {
@@ -31,6 +31,28 @@ pub struct Settings {
     pub guard: Guard,
     /// What goes wrong with each share, if anything.
     pub misbehaviour: Option<Misbehaviour>,
+}
+
+impl Settings {
+    /// The directory of state files and sockets.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn slot_directory(&self) -> Result<&Path, DecoderError> {
+        self.slot_directory.as_deref().ok_or(DecoderError::NoSlotDirectory)
+    }
+
+    /// Whether the cache is shared.
+    ///
+    /// # Errors
+    /// It is not.
+    pub fn check_sharing(&self) -> Result<(), DecoderError> {
+        match self.sharing {
+            Sharing::On => Ok(()),
+            Sharing::Off => Err(DecoderError::SharingOff),
+            Sharing::Unknown => Err(DecoderError::InvalidAction),
+        }
+    }
 }
 
 /// How a decoder answers `action=share` and `action=adopt`.

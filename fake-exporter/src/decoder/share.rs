@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kvshare::wire::{check_inside, connect};
 
-use super::{Decoder, DecoderError, SLOT, Sharing};
+use super::{Decoder, DecoderError, SLOT, checked_ids};
 
 /// How long the proxy may take to accept and receive. Nothing stands between the two but a socket.
 const SHARE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,8 +21,8 @@ impl Decoder {
     /// Sharing is off; a socket elsewhere, or that nobody answers at. The slot holds what it held then, unless a part of
     /// the message was sent: whoever has it may be writing.
     pub fn share(&mut self, socket: &Path) -> Result<u64, DecoderError> {
-        self.check_sharing()?;
-        let path = check_inside(socket, self.slot_directory()?)?;
+        self.settings.check_sharing()?;
+        let path = check_inside(socket, self.settings.slot_directory()?)?;
         if self.settings.misbehaviour.is_some_and(|kind| kind.stays_away()) {
             return self.lease();
         }
@@ -50,7 +50,7 @@ impl Decoder {
     /// Sharing is off; a `share_id` that is not this slot's live one; tokens that are none, too many, or outside the
     /// vocabulary. Nothing has changed then, and the share can still be adopted.
     pub fn adopt(&mut self, share_id: Option<u64>, tokens: &[i64]) -> Result<usize, DecoderError> {
-        self.check_sharing()?;
+        self.settings.check_sharing()?;
         let share = self.ledger.recognize(SLOT, share_id, Instant::now())?;
         let tokens = self.check_tokens(tokens)?;
         self.ledger.adopt(share, Instant::now())?;
@@ -65,14 +65,6 @@ impl Decoder {
         Ok(share.get())
     }
 
-    fn check_sharing(&self) -> Result<(), DecoderError> {
-        match self.settings.sharing {
-            Sharing::On => Ok(()),
-            Sharing::Off => Err(DecoderError::SharingOff),
-            Sharing::Unknown => Err(DecoderError::InvalidAction),
-        }
-    }
-
     fn check_tokens(&self, tokens: &[i64]) -> Result<Vec<i32>, DecoderError> {
         let (count, cells) = (tokens.len(), self.cells());
         match count as u64 {
@@ -80,11 +72,6 @@ impl Decoder {
             adopted if adopted >= cells => return Err(DecoderError::TooManyTokens { count, cells }),
             _ => {}
         }
-        let n_vocab = self.brain.n_vocab();
-        let known = |(index, id): (usize, &i64)| match i32::try_from(*id) {
-            Ok(token) if (0..i64::from(n_vocab)).contains(id) => Ok(token),
-            _ => Err(DecoderError::UnknownToken { index, id: *id, n_vocab }),
-        };
-        tokens.iter().enumerate().map(known).collect()
+        checked_ids(tokens, self.brain.n_vocab())
     }
 }
