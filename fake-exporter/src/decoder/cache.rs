@@ -39,6 +39,8 @@ impl CachePlan {
         };
         let model = ModelIdentity { name: brain.name().to_owned(), sha256: None };
         let header = Header::describe(&layout, Some(model), Some(params));
+        // What can be refused is refused before memory is allocated.
+        header.planes()?;
         let options = MapOptions { access: Access::ReadWrite, guard, ..MapOptions::default() };
         Ok(Self { header, options })
     }

@@ -49,7 +49,7 @@ pub struct Completion {
     pub text: String,
     /// The end of the text that no [`Piece`] brought, since it might have become something else.
     pub rest: String,
-    /// The tokens, without one that ended the answer.
+    /// The tokens, the one that ended the answer included.
     pub tokens: Vec<i32>,
     /// Why it ended.
     pub stop: StopReason,

@@ -16,7 +16,6 @@ pub(super) struct Writing<'a> {
     stream: TextStream,
     text: String,
     tokens: Vec<i32>,
-    n_predicted: usize,
 }
 
 impl<'a> Writing<'a> {
@@ -28,7 +27,6 @@ impl<'a> Writing<'a> {
             stream: TextStream::new(request.stop_words.clone()),
             text: String::new(),
             tokens: Vec::new(),
-            n_predicted: 0,
         }
     }
 
@@ -43,20 +41,19 @@ impl<'a> Writing<'a> {
     ) -> Result<StopReason, DecoderError> {
         loop {
             let token = self.answer.next();
-            self.n_predicted += 1;
-            if self.brain.is_end(token) {
-                return Ok(StopReason::End);
-            }
             let added = self.stream.push(&self.brain.token_bytes(token));
             self.text.push_str(&added.text);
             self.tokens.push(token);
             if piece(Piece { token, text: added.text }).is_break() || !goes_on() {
                 return Err(BrainError::Stopped.into());
             }
+            if self.brain.is_end(token) {
+                return Ok(StopReason::End);
+            }
             if let Some(word) = added.stop_word {
                 return Ok(StopReason::Word(word));
             }
-            if self.limit.is_some_and(|limit| self.n_predicted >= limit) {
+            if self.limit.is_some_and(|limit| self.tokens.len() >= limit) {
                 return Ok(StopReason::Limit);
             }
             if slot.len() as u64 >= cells {
@@ -67,9 +64,9 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// The tokens that were generated, one that ended the answer included.
+    /// How many tokens were generated.
     pub fn n_predicted(&self) -> usize {
-        self.n_predicted
+        self.tokens.len()
     }
 
     pub fn finish(mut self, stop: StopReason, tokens_cached: usize, timings: Timings) -> Completion {
