@@ -4,7 +4,11 @@
 //! engine to compete with one.
 #![forbid(unsafe_code)]
 
+pub mod brain;
 pub mod cache_rows;
 pub mod checker;
+pub mod decoder;
+pub mod http;
 pub mod model;
 pub mod reference_provider;
+pub mod serve;

@@ -1,0 +1,82 @@
+//! The memory of a cache: allocated region by region, mapped once.
+
+use std::os::fd::OwnedFd;
+
+use kvshare::header::{Header, ModelIdentity, Params, Region};
+use kvshare::layout::Geometry;
+use kvshare::map::{Access, MapOptions};
+use kvshare::rows::MappedCache;
+use kvshare::values::{key_rotation, value_rotation};
+
+use super::{DecoderError, Settings};
+use crate::brain::Brain;
+
+/// What every cache of this decoder is like.
+pub(super) struct CachePlan {
+    header: Header,
+    options: MapOptions,
+}
+
+/// One cache: the regions' descriptors in the header's order, and their mapping.
+pub(super) struct Cache {
+    descriptors: Vec<OwnedFd>,
+    mapped: MappedCache,
+}
+
+impl CachePlan {
+    pub fn new(brain: &dyn Brain, settings: &Settings) -> Result<Self, DecoderError> {
+        let shape = brain.cache_shape();
+        let Settings { cells, type_k, type_v, flash_attention, guard, .. } = *settings;
+        let widths = Geometry::uniform(shape.layers, shape.k_width, shape.v_width, cells.into(), type_k);
+        let layout = Geometry { type_v, ..widths }.layout()?;
+        let params = Params {
+            flash_attn: flash_attention,
+            type_v,
+            v_trans: !flash_attention,
+            n_rot_k: key_rotation(type_k, shape.head_size),
+            n_rot_v: value_rotation(type_v, shape.head_size),
+            ..Params::plain(cells, type_k)
+        };
+        let model = ModelIdentity { name: brain.name().to_owned(), sha256: None };
+        let header = Header::describe(&layout, Some(model), Some(params));
+        // What can be refused is refused before memory is allocated.
+        header.planes()?;
+        let options = MapOptions { access: Access::ReadWrite, guard, ..MapOptions::default() };
+        Ok(Self { header, options })
+    }
+
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    pub fn allocate(&self, settings: &Settings) -> Result<Cache, DecoderError> {
+        let regions = self.header.regions.iter().enumerate();
+        let allocate = |(index, region): (usize, &Region)| {
+            Ok(settings.memory.allocate(&format!("kvshare-cache-{index}"), region.size)?.descriptor)
+        };
+        let descriptors = regions.map(allocate).collect::<Result<Vec<_>, DecoderError>>()?;
+        let mapped = MappedCache::map(&self.header, &descriptors, &self.options)?;
+        Ok(Cache { descriptors, mapped })
+    }
+}
+
+impl Cache {
+    pub fn descriptors(&self) -> &[OwnedFd] {
+        &self.descriptors
+    }
+
+    pub fn mapped(&self) -> &MappedCache {
+        &self.mapped
+    }
+
+    /// Lets `work` use the rows, within a CPU access to every region: a memfd needs none, a dma-buf does.
+    pub fn access<T>(
+        &mut self,
+        work: impl FnOnce(&mut MappedCache) -> Result<T, DecoderError>,
+    ) -> Result<T, DecoderError> {
+        let accesses = self.mapped.begin_cpu_access(Access::ReadWrite)?;
+        let result = work(&mut self.mapped);
+        accesses.end()?;
+        result
+    }
+}

@@ -1,0 +1,41 @@
+//! JSON in and out: as the stock server takes it, whatever the request's content type, and as it writes it.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::error::ApiError;
+
+/// A request's body. No body is an empty object.
+pub(super) struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
+            let status = rejection.status();
+            let kind = if status == StatusCode::PAYLOAD_TOO_LARGE { "invalid_request_error" } else { "server_error" };
+            ApiError::new(status, kind, rejection.body_text())
+        })?;
+        let text = if bytes.is_empty() { b"{}" } else { &bytes[..] };
+        match axum::Json::from_bytes(text) {
+            Ok(axum::Json(value)) => Ok(Self(value)),
+            // It names the field.
+            Err(rejection) => Err(ApiError::invalid(rejection.body_text())),
+        }
+    }
+}
+
+/// An answer's body.
+pub(super) struct Json(pub Value);
+
+impl IntoResponse for Json {
+    fn into_response(self) -> Response {
+        let content_type = HeaderValue::from_static("application/json; charset=utf-8");
+        ([(header::CONTENT_TYPE, content_type)], self.0.to_string()).into_response()
+    }
+}
