@@ -85,6 +85,9 @@ pub struct FakeExporterArguments {
     /// What to do wrong with every share
     #[arg(long, value_enum, value_name = "KIND")]
     pub misbehave: Option<Misbehaviour>,
+    /// End when the process of this id, which started this one, does
+    #[arg(long, value_name = "PID")]
+    pub exit_with_parent: Option<i32>,
 }
 
 /// When memory is taken from the machine.
@@ -204,6 +207,9 @@ pub fn run(arguments: FakeExporterArguments) -> ExitCode {
 }
 
 fn serve(arguments: FakeExporterArguments) -> Result<(), ServeError> {
+    if let Some(parent) = arguments.exit_with_parent {
+        end_with(parent)?;
+    }
     let address = SocketAddr::new(arguments.host, arguments.port);
     let server = Arc::new(Server::new(decoder(arguments)?));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -211,6 +217,16 @@ fn serve(arguments: FakeExporterArguments) -> Result<(), ServeError> {
     // A generation that is under way has been told to stop, and takes one evaluation to notice.
     runtime.shutdown_timeout(GRACE);
     result
+}
+
+/// Has the kernel send SIGTERM here when the thread that started this process ends (prctl(2), `PR_SET_PDEATHSIG`).
+fn end_with(parent: i32) -> Result<(), std::io::Error> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM))?;
+    // It may have ended before it could be asked for.
+    match rustix::process::getppid() {
+        Some(actual) if actual.as_raw_pid() == parent => Ok(()),
+        _ => Err(std::io::Error::other(format!("the parent process {parent} has ended already"))),
+    }
 }
 
 fn decoder(arguments: FakeExporterArguments) -> Result<Decoder, ServeError> {

@@ -33,7 +33,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let outcome = match Cli::parse().command {
+    let outcome = match Cli::parse_from(serve::long_names(std::env::args_os())).command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Layout(arguments) => layout_command::run(&arguments).map(|()| true),
         Command::FakeExporter(arguments) => return serve::run(arguments),

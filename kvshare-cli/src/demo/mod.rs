@@ -7,6 +7,7 @@ mod sizes;
 mod story;
 mod tables;
 
+use std::ffi::OsString;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
@@ -94,8 +95,9 @@ impl Stage {
 
     /// Starts a decoder with `arguments` of its own.
     fn decoder(&self, arguments: &[&str]) -> Result<DecoderProcess, Failure> {
-        let mut all = vec!["fake-exporter".into(), "--exit-with-parent".into(), "--port".into(), "0".into()];
-        all.push("--slot-save-path".into());
+        let parent = std::process::id().to_string();
+        let mut all: Vec<OsString> =
+            ["fake-exporter", "--exit-with-parent", &parent, "--port", "0", "--slot-save-path"].map(Into::into).into();
         all.push(self.slot_directory.path().into());
         all.extend(arguments.iter().map(Into::into));
         DecoderProcess::start(&self.program, all).map_err(Failure::new)
