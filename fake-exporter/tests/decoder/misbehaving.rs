@@ -54,7 +54,7 @@ fn each_kind_is_refused_for_its_own_reason_and_leaks_nothing() {
         ("missing-descriptor", |stop| matches!(stop, Stop::Header(HeaderError::NoSuchDescriptor { .. }))),
         ("extra-descriptor", |stop| matches!(stop, Stop::Header(HeaderError::UnusedDescriptor { .. }))),
         ("socket-as-region", |stop| matches!(stop, Stop::Wire(WireError::NotARegion { .. }))),
-        ("unsealed", |stop| matches!(stop, Stop::Map(MapError::Unsealed { .. }))),
+        ("unsealed", |stop| matches!(stop, Stop::Map(MapError::Unsealed))),
         ("too-small", |stop| matches!(stop, Stop::Header(HeaderError::BeyondDescriptor { .. }))),
     ];
     for (kind, expected) in kinds {
