@@ -21,10 +21,13 @@ use crate::http::{Server, router};
 use crate::model::ModelError;
 
 /// How long connections may take to end after a signal.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The context of a checker that is told none: the cells of the design's largest example.
 const CHECKER_CELLS: u32 = 20480;
+
+/// The longest lifetime of a share, in seconds: a year. Longer ones reach dates that no clock can name.
+const MAX_LIFETIME: u64 = 365 * 24 * 60 * 60;
 
 /// What the decoder is told on its command line.
 ///
@@ -84,7 +87,7 @@ pub struct FakeExporterArguments {
     #[arg(long)]
     pub compare: bool,
     /// For how long a share can be adopted
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(..=MAX_LIFETIME))]
     pub share_lifetime: u64,
     /// What to do wrong with every share
     #[arg(long, value_enum, value_name = "KIND")]
