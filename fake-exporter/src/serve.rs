@@ -1,6 +1,7 @@
 //! The decoder as a program: its command line, and its life from start to signal.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,10 +21,13 @@ use crate::http::{Server, router};
 use crate::model::ModelError;
 
 /// How long connections may take to end after a signal.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(2);
 
 /// The context of a checker that is told none: the cells of the design's largest example.
 const CHECKER_CELLS: u32 = 20480;
+
+/// The longest lifetime of a share, in seconds: a year. Longer ones reach dates that no clock can name.
+const MAX_LIFETIME: u64 = 365 * 24 * 60 * 60;
 
 /// What the decoder is told on its command line.
 ///
@@ -79,8 +83,11 @@ pub struct FakeExporterArguments {
     /// Where unmapped pages lie, so that a stray access faults
     #[arg(long, value_enum, default_value_t)]
     pub guard: GuardChoice,
+    /// Compare adopted rows with the model's own prefill, and log the error of each layer
+    #[arg(long)]
+    pub compare: bool,
     /// For how long a share can be adopted
-    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, value_parser = clap::value_parser!(u64).range(..=MAX_LIFETIME))]
     pub share_lifetime: u64,
     /// What to do wrong with every share
     #[arg(long, value_enum, value_name = "KIND")]
@@ -200,7 +207,7 @@ pub fn run(arguments: FakeExporterArguments) -> ExitCode {
     match serve(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("fake-exporter: {error}");
+            let _ = writeln!(std::io::stderr(), "fake-exporter: {error}");
             ExitCode::from(if error.is_misuse() { 2 } else { 1 })
         }
     }
@@ -251,6 +258,7 @@ fn decoder(arguments: FakeExporterArguments) -> Result<Decoder, ServeError> {
         flash_attention: arguments.flash_attn,
         slot_directory: arguments.slot_save_path,
         sharing: arguments.sharing,
+        compare: arguments.compare,
         share_lifetime: Duration::from_secs(arguments.share_lifetime),
         memory: Box::new(Memfd::new().reserve(reserve)),
         guard,
@@ -284,7 +292,8 @@ fn cells(arguments: &FakeExporterArguments, brain: &dyn Brain) -> Result<u32, Se
 async fn listen(server: Arc<Server>, address: SocketAddr) -> Result<(), ServeError> {
     let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Listen { address, source })?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    println!("listening on http://{}", listener.local_addr()?);
+    // Whoever started us may not care, and have closed standard output.
+    let _ = writeln!(std::io::stdout(), "listening on http://{}", listener.local_addr()?);
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let app = router(Arc::clone(&server));

@@ -35,11 +35,6 @@ impl ModelBrain {
             },
         })
     }
-
-    /// The model itself.
-    pub fn model(&self) -> &Model {
-        &self.model
-    }
 }
 
 impl Brain for ModelBrain {

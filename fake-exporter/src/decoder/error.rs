@@ -68,6 +68,9 @@ pub enum DecoderError {
         /// How many tokens the vocabulary has.
         n_vocab: u32,
     },
+    /// A slot without tokens.
+    #[error("the slot holds no tokens whose rows could be compared; adopt or complete a prompt first")]
+    NothingToCompare,
     /// A prompt without tokens.
     #[error("the prompt has no tokens; send at least one")]
     EmptyPrompt,

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod cache;
+mod compare;
 mod complete;
 mod error;
 mod files;
@@ -25,6 +26,7 @@ use std::time::Instant;
 
 use kvshare::share::{Ledger, SlotState};
 
+pub use compare::{Comparison, LayerError};
 pub use complete::{Completion, Piece, Request, StopReason};
 pub use error::DecoderError;
 pub use files::FileReport;

@@ -23,6 +23,8 @@ pub struct Settings {
     pub slot_directory: Option<PathBuf>,
     /// Whether the cache is shared.
     pub sharing: Sharing,
+    /// Whether adopted rows are compared with the decoder's own, and the errors logged.
+    pub compare: bool,
     /// For how long a share can be adopted.
     pub share_lifetime: Duration,
     /// Where the cache's memory comes from.

@@ -4,7 +4,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use kvshare::wire::{check_inside, connect};
+use kvshare::wire::{Connection, check_inside, connect};
 
 use super::{Decoder, DecoderError, SLOT, checked_ids};
 
@@ -32,15 +32,7 @@ impl Decoder {
         self.own_cells()?;
         // The lease begins before the first descriptor leaves: a send that breaks off midway has handed out the cells.
         let share_id = self.lease()?;
-        match self.settings.misbehaviour {
-            Some(kind) => {
-                self.hostage = kind.send(connection, self.plan.header(), self.cache.descriptors(), deadline)?
-            }
-            None => {
-                let descriptors: Vec<_> = self.cache.descriptors().iter().map(|region| region.as_fd()).collect();
-                connection.send(&self.plan.header().to_json(), &descriptors, deadline)?;
-            }
-        }
+        self.send(connection, deadline)?;
         Ok(share_id)
     }
 
@@ -57,6 +49,19 @@ impl Decoder {
         self.hostage = None;
         self.tokens = tokens;
         Ok(self.tokens.len())
+    }
+
+    fn send(&mut self, connection: Connection, deadline: Instant) -> Result<(), DecoderError> {
+        let (header, descriptors) = (self.plan.header(), self.cache.descriptors());
+        match self.settings.misbehaviour {
+            None => {
+                let descriptors: Vec<_> = descriptors.iter().map(|region| region.as_fd()).collect();
+                connection.send(&header.to_json(), &descriptors, deadline)?;
+            }
+            // A peer that hangs up meanwhile has noticed, which is the purpose.
+            Some(kind) => self.hostage = kind.send(connection, header, descriptors, deadline).unwrap_or_default(),
+        }
+        Ok(())
     }
 
     fn lease(&mut self) -> Result<u64, DecoderError> {

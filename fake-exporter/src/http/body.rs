@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::MAX_BODY_BYTES;
 use super::error::ApiError;
 
 /// A request's body. No body is an empty object.
@@ -17,9 +18,11 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let bytes = Bytes::from_request(request, state).await.map_err(|rejection| {
-            let status = rejection.status();
-            let kind = if status == StatusCode::PAYLOAD_TOO_LARGE { "invalid_request_error" } else { "server_error" };
-            ApiError::new(status, kind, rejection.body_text())
+            if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+                let message = format!("the body is longer than {MAX_BODY_BYTES} bytes; send a shorter one");
+                return ApiError::new(rejection.status(), "invalid_request_error", message);
+            }
+            ApiError::invalid(rejection.body_text())
         })?;
         let text = if bytes.is_empty() { b"{}" } else { &bytes[..] };
         match axum::Json::from_bytes(text) {

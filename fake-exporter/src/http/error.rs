@@ -1,12 +1,11 @@
 //! Errors in llama-server's form: `{"error": {"code", "message", "type"}}`.
 
-use std::error::Error;
-
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::body::Json;
+use super::log;
 use crate::brain::BrainError;
 use crate::decoder::DecoderError;
 
@@ -47,7 +46,7 @@ impl IntoResponse for ApiError {
 impl From<DecoderError> for ApiError {
     /// Also logs the error, since the stock server's texts say less than it does.
     fn from(error: DecoderError) -> Self {
-        log(&error);
+        log::error(&error);
         let message = error.to_string();
         match error {
             DecoderError::NoSlotDirectory | DecoderError::SharingOff => {
@@ -72,6 +71,7 @@ impl From<DecoderError> for ApiError {
             | DecoderError::NoTokens
             | DecoderError::TooManyTokens { .. }
             | DecoderError::UnknownToken { .. }
+            | DecoderError::NothingToCompare
             | DecoderError::EmptyPrompt => Self::invalid(message),
             _ => Self::internal(message),
         }
@@ -87,18 +87,4 @@ impl From<BrainError> for ApiError {
 /// What the stock server says to a path or method that it does not have.
 pub(super) async fn no_such_path() -> ApiError {
     ApiError::new(StatusCode::NOT_FOUND, "not_found_error", "File Not Found")
-}
-
-/// Writes an error with its causes to standard error. A cause whose words stand in the error already is left out.
-fn log(error: &dyn Error) {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        cause = error.source();
-    }
-    eprintln!("fake-exporter: {text}");
 }

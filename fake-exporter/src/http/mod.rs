@@ -1,4 +1,4 @@
-//! llama-server's HTTP over a [`Decoder`].
+//! llama-server's HTTP over a [`Decoder`](crate::decoder::Decoder).
 //!
 //! Paths, fields, types and error bodies are those of the stock server (`tools/server/server-context.cpp` and
 //! `server-task.cpp` of llama.cpp), as far as a proxy or a client of chat completions looks at them. Generation is always
@@ -11,6 +11,7 @@ mod completions;
 mod error;
 mod facts;
 mod job;
+mod log;
 mod reply;
 mod sampling;
 mod server;

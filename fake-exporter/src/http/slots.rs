@@ -1,4 +1,4 @@
-//! `POST /slots/N?action=`: save, restore, erase, share and adopt.
+//! `POST /slots/N?action=`: save, restore, erase, share and adopt; and our own compare.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,8 +11,9 @@ use serde_json::{Value, json};
 
 use super::body::{Body, Json};
 use super::error::ApiError;
+use super::log;
 use super::server::Server;
-use crate::decoder::{DecoderError, SLOT};
+use crate::decoder::{Comparison, DecoderError, SLOT};
 
 #[derive(Deserialize)]
 pub(super) struct Action {
@@ -44,6 +45,7 @@ pub(super) async fn action(
         "erase" => erase(&server).await,
         "share" => share(&server, slot, fields).await,
         "adopt" => adopt(&server, slot, fields).await,
+        "compare" => compare(&server).await,
         _ => Err(DecoderError::InvalidAction.into()),
     };
     answer.map(Json)
@@ -92,7 +94,23 @@ async fn adopt(server: &Arc<Server>, slot: i64, fields: Fields) -> Result<Value,
     check_slot(slot)?;
     let tokens = required("tokens", fields.tokens)?;
     let adopted = server.with_decoder(move |decoder| decoder.adopt(fields.share_id, &tokens)).await?;
+    if server.settings().compare {
+        // It is adopted all the same; what fails here says so in the log.
+        if let Ok(comparison) = comparison(server).await {
+            log::line(comparison);
+        }
+    }
     Ok(json!({"id_slot": SLOT, "n_adopted": adopted}))
+}
+
+/// Ours: how far the rows in the slot are from those that the decoder computes itself.
+async fn compare(server: &Arc<Server>) -> Result<Value, ApiError> {
+    Ok(json!({"id_slot": SLOT, "comparison": comparison(server).await?}))
+}
+
+async fn comparison(server: &Arc<Server>) -> Result<Comparison, ApiError> {
+    let stopping = Arc::clone(server);
+    server.with_decoder(move |decoder| decoder.compare(&|| !stopping.is_stopping())).await
 }
 
 fn check_slot(slot: i64) -> Result<(), DecoderError> {

@@ -16,7 +16,6 @@ fn restore(name: &str) -> (&'static str, Value) {
 fn a_slot_that_was_saved_and_erased_is_restored() {
     for kind in [&[][..], &["-fa", "off"], &["-ctk", "f32", "-ctv", "f32"]] {
         let server = Server::checker(kind);
-        let before = server.descriptors().len();
         let cold = server.ok("/completion", json!({"prompt": TOKENS, "n_predict": 1}));
         assert_eq!((&cold["timings"]["prompt_n"], &cold["tokens_cached"]), (&json!(6), &json!(6)));
         let saved = server.action("save", json!({"filename": "a.bin"}));
@@ -33,7 +32,7 @@ fn a_slot_that_was_saved_and_erased_is_restored() {
         let warm = server.complete(&[&TOKENS[..], &[7]].concat());
         assert_eq!((&warm["timings"]["cache_n"], &warm["timings"]["prompt_n"]), (&json!(6), &json!(1)));
         assert_eq!(warm["content"], "every element of 7 positions in 2 layers is right");
-        server.assert_no_descriptor_leaked(before);
+        server.assert_no_descriptor_leaked();
     }
 }
 
@@ -41,7 +40,6 @@ fn a_slot_that_was_saved_and_erased_is_restored() {
 fn a_file_that_cannot_be_restored_leaves_the_slot_empty() {
     let server = Server::checker(&[]);
     let other = Server::checker(&["-fa", "off"]);
-    let before = server.descriptors().len();
     let saved_by = |server: &Server| {
         server.ok("/completion", json!({"prompt": TOKENS, "n_predict": 1}));
         server.action("save", json!({"filename": "a.bin"}));
@@ -66,7 +64,7 @@ fn a_file_that_cannot_be_restored_leaves_the_slot_empty() {
         assert_eq!(server.refused(path, body), expected, "{name}");
         assert_eq!(server.action("erase", json!({}))["n_erased"], 0, "{name}");
     }
-    server.assert_no_descriptor_leaked(before);
+    server.assert_no_descriptor_leaked();
 }
 
 #[test]

@@ -97,6 +97,26 @@ fn a_quantized_cache_is_handed_over() {
 }
 
 #[test]
+fn a_comparison_tells_in_which_layer_a_provider_went_wrong() {
+    let server = Server::start(&["--compare"]);
+    let error = server.refused("/slots/0?action=compare", json!({}));
+    assert_eq!(error["code"], 400);
+    let (_, tokens, _) = samples().swap_remove(0);
+    let share = share(&server);
+    let unsigned: Vec<u32> = tokens.iter().map(|token| token.cast_unsigned()).collect();
+    let mut cache = share.map();
+    Model::embedded().unwrap().evaluate(&unsigned, 0, &mut CacheRows::new(&mut cache)).unwrap();
+    cache.v_mut(3).unwrap().write_f32(7, &[0.0; 64]).unwrap();
+    server.action("adopt", share.adopt_body(&tokens));
+    let comparison = server.action("compare", json!({}))["comparison"].clone();
+    assert_eq!(comparison["n_tokens"], tokens.len());
+    for (layer, errors) in (0..).zip(comparison["layers"].as_array().unwrap()) {
+        assert_eq!((&errors["layer"], &errors["k"]), (&json!(layer), &json!(0.0)));
+        assert_eq!(errors["v"].as_f64().unwrap() > 0.05, layer == 3, "{errors}");
+    }
+}
+
+#[test]
 fn a_conversation_is_templated_and_tokenized_as_by_the_stock_server() {
     let server = Server::start(&[]);
     let samples = json_of("model/samples.json");

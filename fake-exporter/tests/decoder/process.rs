@@ -1,5 +1,7 @@
 //! The program's life: it starts or says why not, and ends when told to.
 
+use std::io::Write as _;
+use std::net::TcpStream;
 use std::process::{Output, Stdio};
 
 use serde_json::json;
@@ -18,7 +20,7 @@ fn what_cannot_be_started_says_why() {
     let garbage = garbage.to_str().unwrap();
     let server = Server::checker(&[]);
     let port = server.address().port().to_string();
-    let refused: [(&[&str], i32, &str); 14] = [
+    let refused: [(&[&str], i32, &str); 15] = [
         (&["-m", "/no/such/model.gguf"], 1, "/no/such/model.gguf could not be opened"),
         (&["-m", garbage], 1, "GGUF"),
         (&["-m", "/"], 1, "is not a file"),
@@ -32,6 +34,7 @@ fn what_cannot_be_started_says_why() {
         (&["--checker", "-ctv", "q8_0"], 2, "q8_0 does not hold"),
         (&["--slot-save-path", "/no/such/directory"], 2, "/no/such/directory is not a directory"),
         (&["-ctv", "q8_0", "-fa", "off"], 2, "q8_0"),
+        (&["--share-lifetime", "18446744073709551615"], 2, "--share-lifetime"),
         (&["--misbehave", "sulks"], 2, "never-connects"),
     ];
     for (arguments, code, expected) in refused {
@@ -50,6 +53,18 @@ fn a_signal_ends_it_cleanly() {
         rustix::process::kill_process(pid, signal).unwrap();
         assert_eq!(server.wait().code(), Some(0));
     }
+}
+
+#[test]
+fn a_client_that_never_finishes_its_request_does_not_keep_it() {
+    let mut server = Server::checker(&[]);
+    let mut client = TcpStream::connect(server.address()).unwrap();
+    client.write_all(b"POST /completion HTTP/1.1\r\nHost: decoder\r\nContent-Length: 100\r\n\r\n{").unwrap();
+    // An answer to another client: by now the first one's request is being read.
+    assert_eq!(server.get("/health").status, 200);
+    let pid = rustix::process::Pid::from_raw(server.pid().cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(server.wait().code(), Some(0));
 }
 
 #[test]

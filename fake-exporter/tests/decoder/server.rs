@@ -25,6 +25,7 @@ pub struct Server {
     child: Child,
     address: SocketAddr,
     directory: TempDir,
+    descriptors_at_start: usize,
 }
 
 impl Server {
@@ -49,7 +50,8 @@ impl Server {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").expect("it says where").parse().unwrap();
-        Self { child, address, directory }
+        let descriptors_at_start = descriptors(child.id()).len();
+        Self { child, address, directory, descriptors_at_start }
     }
 
     pub fn checker(more: &[&str]) -> Self {
@@ -107,20 +109,21 @@ impl Server {
         self.directory.path()
     }
 
-    /// What the process's descriptors are.
-    pub fn descriptors(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap();
-        entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).collect()
-    }
-
-    /// Waits until the process has as many descriptors as `before`: the last connection closes on its own.
-    pub fn assert_no_descriptor_leaked(&self, before: usize) {
+    /// Waits until the process has as many descriptors as at its start: a connection closes a little after its answer.
+    pub fn assert_no_descriptor_leaked(&self) {
         let patience = Instant::now() + Duration::from_secs(30);
-        while self.descriptors().len() != before {
-            assert!(Instant::now() < patience, "{before} descriptors became {:?}", self.descriptors());
+        while descriptors(self.pid()).len() != self.descriptors_at_start {
+            let (before, now) = (self.descriptors_at_start, descriptors(self.pid()));
+            assert!(Instant::now() < patience, "{before} descriptors became {now:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// What the descriptors of a process are.
+fn descriptors(pid: u32) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok()).collect()
 }
 
 impl Drop for Server {

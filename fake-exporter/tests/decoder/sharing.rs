@@ -65,7 +65,6 @@ fn an_element_that_the_provider_got_wrong_is_named() {
 fn a_refused_adopt_changes_nothing_and_leaks_nothing() {
     let server = Server::checker(&[]);
     let tokens = prompt(30);
-    let before = server.descriptors().len();
     let share = share(&server);
     share.provide(&tokens[..29]);
     let id = &share.share_id;
@@ -93,20 +92,19 @@ fn a_refused_adopt_changes_nothing_and_leaks_nothing() {
     let used = server.refused("/slots/0?action=adopt", share.adopt_body(&tokens[..29]));
     assert!(used["message"].as_str().unwrap().contains("was adopted already"));
     assert_eq!(met(&server.complete(&tokens)), (&json!(29), &json!(1)));
-    server.assert_no_descriptor_leaked(before);
+    server.assert_no_descriptor_leaked();
 }
 
 #[test]
 fn an_expired_share_is_refused_and_the_next_request_answered() {
     let server = Server::checker(&["--share-lifetime", "0"]);
     let tokens = prompt(30);
-    let before = server.descriptors().len();
     let share = share(&server);
     share.provide(&tokens[..29]);
     let error = server.refused("/slots/0?action=adopt", share.adopt_body(&tokens[..29]));
     assert!(error["message"].as_str().unwrap().contains("expired after 0 s"), "{error}");
     assert_eq!(met(&server.complete(&tokens)), (&json!(0), &json!(30)));
-    server.assert_no_descriptor_leaked(before);
+    server.assert_no_descriptor_leaked();
 }
 
 #[test]
@@ -127,7 +125,6 @@ fn a_new_share_replaces_the_one_before() {
 #[test]
 fn a_late_writer_does_not_reach_the_cells_of_the_next_request() {
     let server = Server::checker(&[]);
-    let before = server.descriptors().len();
     let late = share(&server);
     let tokens = prompt(50);
     assert_eq!(met(&server.complete(&tokens)), (&json!(0), &json!(50)));
@@ -137,7 +134,7 @@ fn a_late_writer_does_not_reach_the_cells_of_the_next_request() {
     assert_eq!(again["content"], "every element of 50 positions in 2 layers is right");
     let error = server.refused("/slots/0?action=adopt", late.adopt_body(&tokens));
     assert_eq!(error["code"], 400);
-    server.assert_no_descriptor_leaked(before);
+    server.assert_no_descriptor_leaked();
 }
 
 #[test]
@@ -151,7 +148,6 @@ fn a_socket_that_is_not_in_the_slot_directory_gets_nothing_and_the_slot_keeps_wh
     drop(UnixListener::bind(server.directory().join("dead.sock")).unwrap());
     let tokens = prompt(20);
     server.complete(&tokens);
-    let before = server.descriptors().len();
 
     let inside = |name: &str| json!({"socket": server.directory().join(name)});
     let refused: [(Value, &str); 8] = [
@@ -172,7 +168,7 @@ fn a_socket_that_is_not_in_the_slot_directory_gets_nothing_and_the_slot_keeps_wh
     }
     assert_eq!(server.refused("/slots/0?action=share", inside("file"))["code"], 400);
     assert_eq!(met(&server.complete(&tokens)), (&json!(19), &json!(1)));
-    server.assert_no_descriptor_leaked(before);
+    server.assert_no_descriptor_leaked();
 }
 
 #[test]
