@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use kvshare::layout::{LayerWidths, TensorType};
-use kvshare::provider::{Arguments, FileCache, Prefill, ProviderError, ResultLine, Route, run_with};
+use kvshare::provider::{Arguments, AssumedCache, Prefill, ProviderError, ResultLine, Route, run_with};
 
 use crate::cache_rows::CacheRows;
 use crate::checker;
@@ -97,7 +97,7 @@ fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ProviderErro
     let fds = given.fds.as_deref().map(Arguments::parse_fds).transpose()?;
     let route = Route::of(given.out, given.layout, fds)?;
     let mut cache =
-        FileCache { type_k: given.type_k, type_v: given.type_v, v_trans: given.v_trans, ..FileCache::default() };
+        AssumedCache { type_k: given.type_k, type_v: given.type_v, v_trans: given.v_trans, ..AssumedCache::default() };
     if given.checker {
         let Shape { layers, k, v } = given.checker_shape;
         cache.layers = Some((0..layers).map(|layer| LayerWidths { layer, k, v }).collect());

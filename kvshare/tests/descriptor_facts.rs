@@ -1,6 +1,6 @@
 //! A descriptor is known by what it is, not by what anybody says about it.
 
-use kvshare::fd::{Access, Facts, FdError, Kind, Seals, check_region};
+use kvshare::fd::{Facts, FdError, Kind, OpenMode, Seals, check_region};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, open};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -61,7 +61,7 @@ fn a_memfd_tells_its_name_size_and_seals() {
     let file = memfd("kv cache: 1", 3 * 4096);
     let facts = Facts::of(&file).unwrap();
     assert_eq!((facts.name.as_deref(), facts.size), (Some("kv cache: 1"), Some(12288)));
-    assert_eq!((facts.seals, facts.access), (Some(Seals::default()), Access::ReadWrite));
+    assert_eq!((facts.seals, facts.access), (Some(Seals::default()), OpenMode::ReadWrite));
     assert_eq!(facts.exporter, None);
 
     fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
@@ -96,10 +96,10 @@ fn two_descriptors_of_one_file_have_one_identity() {
 #[test]
 fn the_access_mode_and_close_on_exec_are_read_from_the_descriptor() {
     for (flags, access) in [
-        (OFlags::RDONLY, Access::ReadOnly),
-        (OFlags::WRONLY, Access::WriteOnly),
-        (OFlags::RDWR | OFlags::APPEND, Access::ReadWrite),
-        (OFlags::PATH, Access::Neither),
+        (OFlags::RDONLY, OpenMode::ReadOnly),
+        (OFlags::WRONLY, OpenMode::WriteOnly),
+        (OFlags::RDWR | OFlags::APPEND, OpenMode::ReadWrite),
+        (OFlags::PATH, OpenMode::Neither),
     ] {
         let descriptor = open("/dev/null", flags | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let facts = Facts::of(descriptor.as_fd()).unwrap();

@@ -27,7 +27,7 @@ impl Decoder {
         let directory = self.settings.slot_directory()?.to_owned();
         let tokens = &self.tokens;
         let bytes = self.cache.access(|cache| {
-            let file = StateFile::of_prompt(tokens.clone(), cache.state_geometry(), Slot::default());
+            let file = StateFile::of_prompt(tokens.clone(), cache.state_shape(), Slot::default());
             let file = file.map_err(|error| DecoderError::Save(error.into()))?;
             file.publish(cache, &directory, name).map_err(DecoderError::Save)
         })?;
@@ -53,7 +53,7 @@ impl Decoder {
             n_vocab: Some(self.brain.n_vocab()),
             n_ctx: Some(self.cells()),
             n_stream: Some(1),
-            geometry: Some(&self.cache.mapped().state_geometry()),
+            shape: Some(&self.cache.mapped().state_shape()),
             tokens: None,
         })
         .map_err(refused)?;

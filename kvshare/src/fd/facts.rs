@@ -57,7 +57,7 @@ impl fmt::Display for Kind {
 
 /// What a descriptor's access mode allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Access {
+pub enum OpenMode {
     /// Neither reading nor writing: the descriptor was opened with `O_PATH`.
     Neither,
     /// Reading only.
@@ -68,7 +68,7 @@ pub enum Access {
     ReadWrite,
 }
 
-impl fmt::Display for Access {
+impl fmt::Display for OpenMode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.pad(match self {
             Self::Neither => "neither readable nor writable",
@@ -79,7 +79,7 @@ impl fmt::Display for Access {
     }
 }
 
-impl From<OFlags> for Access {
+impl From<OFlags> for OpenMode {
     fn from(flags: OFlags) -> Self {
         if flags.contains(OFlags::PATH) {
             Self::Neither
@@ -156,7 +156,7 @@ pub struct Facts {
     /// How many bytes it has; `None` where it cannot say, as CUDA memory cannot.
     pub size: Option<u64>,
     /// What its access mode allows.
-    pub access: Access,
+    pub access: OpenMode,
     /// Its seals; `None` where the kind has none.
     pub seals: Option<Seals>,
     /// The name of a memfd or a dma-buf, if it has one.

@@ -26,7 +26,7 @@ mod spawn_error;
 
 pub use child::Child;
 pub use error::FdError;
-pub use facts::{Access, Facts, Identity, Kind, Seals, check_region, size};
+pub use facts::{Facts, Identity, Kind, OpenMode, Seals, check_region, size};
 pub use inherited::take_inherited;
 pub use limit::DescriptorLimit;
 pub(crate) use ready::ready;

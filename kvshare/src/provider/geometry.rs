@@ -12,7 +12,7 @@ use crate::values::{key_rotation, value_rotation};
 
 /// The decoder's cache as far as a provider has to be told: the file route carries no header.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FileCache {
+pub struct AssumedCache {
     /// The type of K.
     pub type_k: TensorType,
     /// The type of V.
@@ -23,7 +23,7 @@ pub struct FileCache {
     pub layers: Option<Vec<LayerWidths>>,
 }
 
-impl Default for FileCache {
+impl Default for AssumedCache {
     /// llama-server's defaults: f16, flash attention on.
     fn default() -> Self {
         Self { type_k: TensorType::F16, type_v: TensorType::F16, v_trans: false, layers: None }
@@ -44,7 +44,7 @@ pub fn read_metadata(path: &Path) -> Result<GgufMetadata, ProviderError> {
 }
 
 /// The header of a cache for `cells` positions of the model at `path`, as `cache` says.
-pub(super) fn own_header(path: &Path, cells: u64, cache: &FileCache) -> Result<Header, ProviderError> {
+pub(super) fn own_header(path: &Path, cells: u64, cache: &AssumedCache) -> Result<Header, ProviderError> {
     let model = ModelShape::of(path, cache)?;
     let types = Types { k: cache.type_k, v: cache.type_v };
     let layout = model.geometry(cells, types).layout()?;
@@ -54,7 +54,7 @@ pub(super) fn own_header(path: &Path, cells: u64, cache: &FileCache) -> Result<H
 /// Adds the tensors that the model at `path` has to a header that came without. If the header has no parameters
 /// either, those are found by trying: the regions' sizes and hashes fit only the right ones. They do not tell whether V
 /// is transposed; that is taken from `cache`.
-pub(super) fn complete(header: &mut Header, path: &Path, cache: &FileCache) -> Result<(), ProviderError> {
+pub(super) fn complete(header: &mut Header, path: &Path, cache: &AssumedCache) -> Result<(), ProviderError> {
     let model = ModelShape::of(path, cache)?;
     if let Some(params) = &header.params {
         // llama.cpp shares the context out evenly among the streams (`llama_context`: `n_ctx_seq`).
@@ -88,7 +88,7 @@ struct ModelShape {
 }
 
 impl ModelShape {
-    fn of(path: &Path, cache: &FileCache) -> Result<Self, ProviderError> {
+    fn of(path: &Path, cache: &AssumedCache) -> Result<Self, ProviderError> {
         if let Some(layers) = &cache.layers {
             return Ok(Self { layers: layers.clone(), head_size: 0 });
         }

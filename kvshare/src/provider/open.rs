@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::geometry::{complete, own_header};
-use super::{Arguments, FileCache, ProviderError, ResultLine, Route, read_tokens};
+use super::{Arguments, AssumedCache, ProviderError, ResultLine, Route, read_tokens};
 use crate::fd::{self, take_inherited};
 use crate::header::{Header, MAX_BYTES};
 use crate::map::{Access, MapOptions};
@@ -33,7 +33,7 @@ impl Provider {
     ///
     /// # Errors
     /// Whatever is wrong with the files, the header or the descriptors; a prompt longer than the cache.
-    pub fn open(arguments: Arguments, cache: &FileCache) -> Result<Self, ProviderError> {
+    pub fn open(arguments: Arguments, cache: &AssumedCache) -> Result<Self, ProviderError> {
         let tokens = read_tokens(&arguments.tokens)?;
         let (header, descriptors) = match &arguments.route {
             Route::File { out } => {
@@ -94,7 +94,7 @@ impl Provider {
         if let Route::File { out } = &self.arguments.route {
             let cache = MappedCache::map(&self.header, &self.descriptors, &MapOptions::default())?;
             let name = out.to_str().ok_or_else(|| ProviderError::OutName { out: out.clone() })?;
-            let file = StateFile::of_prompt(self.tokens.clone(), cache.state_geometry(), Slot::default());
+            let file = StateFile::of_prompt(self.tokens.clone(), cache.state_shape(), Slot::default());
             file.map_err(CopyError::File)?.publish(&cache, Path::new("."), name)?;
         }
         let prefill_ms = Some((took.as_secs_f64() * 1e6).round() / 1e3);
@@ -106,7 +106,7 @@ fn shared(
     layout: &Path,
     fds: &[i32],
     model: &Path,
-    cache: &FileCache,
+    cache: &AssumedCache,
 ) -> Result<(Header, Vec<OwnedFd>), ProviderError> {
     let descriptors = take_inherited(fds)?;
     let read = |source| ProviderError::Read { what: "the header", path: layout.to_owned(), source };

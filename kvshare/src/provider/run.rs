@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use super::{Arguments, FileCache, Provider, ProviderError, ResultLine};
+use super::{Arguments, AssumedCache, Provider, ProviderError, ResultLine};
 use crate::map::Access;
 use crate::rows::MappedCache;
 
@@ -50,7 +50,7 @@ pub struct Prefill<'a> {
 /// ```
 pub fn run<E: Display>(prefill: impl FnOnce(Prefill<'_>) -> Result<i32, E>) -> ExitCode {
     let outcome = Arguments::parse(std::env::args_os().skip(1))
-        .and_then(|arguments| run_with(arguments, &FileCache::default(), prefill))
+        .and_then(|arguments| run_with(arguments, &AssumedCache::default(), prefill))
         .and_then(|result| print(&result));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,7 +69,7 @@ pub fn run<E: Display>(prefill: impl FnOnce(Prefill<'_>) -> Result<i32, E>) -> E
 /// Whatever [`Provider::open`], [`Provider::map`], `prefill` or [`Provider::finish`] says.
 pub fn run_with<E: Display>(
     arguments: Arguments,
-    cache: &FileCache,
+    cache: &AssumedCache,
     prefill: impl FnOnce(Prefill<'_>) -> Result<i32, E>,
 ) -> Result<ResultLine, ProviderError> {
     let provider = Provider::open(arguments, cache)?;

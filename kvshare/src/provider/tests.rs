@@ -84,13 +84,13 @@ fn a_header_of_regions_alone_is_completed_by_trying_what_fits() {
     for (tensor_type, cells) in [(TensorType::F16, 2048), (TensorType::F32, 100), (TensorType::Q8_0, 300)] {
         let layout = Geometry::uniform(8, 64, 64, cells, tensor_type).layout().unwrap();
         let mut header = Header { tensors: Vec::new(), ..Header::describe(&layout, None, None) };
-        geometry::complete(&mut header, TINY.as_ref(), &FileCache::default()).unwrap();
+        geometry::complete(&mut header, TINY.as_ref(), &AssumedCache::default()).unwrap();
         assert_eq!(header.tensors, layout.tensors());
         assert_eq!(header.params.as_ref().unwrap().type_k, tensor_type);
     }
     let other = Geometry::uniform(9, 64, 64, 2048, TensorType::F16).layout().unwrap();
     let mut header = Header { tensors: Vec::new(), ..Header::describe(&other, None, None) };
-    let error = geometry::complete(&mut header, TINY.as_ref(), &FileCache::default()).unwrap_err();
+    let error = geometry::complete(&mut header, TINY.as_ref(), &AssumedCache::default()).unwrap_err();
     assert!(matches!(error, ProviderError::NoGeometry), "{error}");
 }
 
@@ -100,7 +100,7 @@ fn a_header_with_parameters_is_completed_from_them() {
     let layout = geometry.layout().unwrap();
     let params = Params { n_stream: 2, ..Params::plain(1024, TensorType::F16) };
     let mut header = Header { tensors: Vec::new(), ..Header::describe(&layout, None, Some(params)) };
-    geometry::complete(&mut header, TINY.as_ref(), &FileCache::default()).unwrap();
+    geometry::complete(&mut header, TINY.as_ref(), &AssumedCache::default()).unwrap();
     assert_eq!(header.tensors, layout.tensors());
 }
 

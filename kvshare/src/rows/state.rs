@@ -1,19 +1,20 @@
 //! A mapped cache as the source and the sink of a state file.
 
 use super::{MappedCache, RowsError};
-use crate::state_file::{CacheSink, CacheSource, Geometry, LayerGeometry, Plane, PlaneGeometry, Run};
+use crate::layout::Plane;
+use crate::state_file::{CacheSink, CacheSource, Half, LayerShape, RowShape, Run, StateShape};
 
 impl MappedCache {
     /// The shape of the cache as a state file tells it.
-    pub fn state_geometry(&self) -> Geometry {
-        let of = |plane: &crate::layout::Plane| PlaneGeometry {
+    pub fn state_shape(&self) -> StateShape {
+        let of = |plane: &Plane| RowShape {
             tensor_type: plane.tensor_type,
             // A row over 2^32 elements has no state file; the file's own check refuses the width then.
             width: u32::try_from(plane.width).unwrap_or(u32::MAX),
         };
         let (n_rot_k, n_rot_v) = self.rotations();
-        Geometry {
-            layers: self.layers().iter().map(|layer| LayerGeometry { k: of(&layer.k), v: of(&layer.v) }).collect(),
+        StateShape {
+            layers: self.layers().iter().map(|layer| LayerShape { k: of(&layer.k), v: of(&layer.v) }).collect(),
             v_trans: self.layers().first().is_some_and(|layer| layer.v.transposed),
             n_rot_k,
             n_rot_v,
@@ -32,7 +33,7 @@ impl CacheSource for MappedCache {
 
     fn read_rows(&self, run: &Run, rows: &mut [u8]) -> Result<(), RowsError> {
         let layer = self.layer_number(run.layer);
-        let plane = if run.plane == Plane::K { self.k(layer)? } else { self.v(layer)? };
+        let plane = if run.half == Half::K { self.k(layer)? } else { self.v(layer)? };
         plane.stream(run.stream as u64)?.read_bytes(run.cells.start, rows)
     }
 
@@ -47,7 +48,7 @@ impl CacheSink for MappedCache {
 
     fn write_rows(&mut self, run: &Run, rows: &[u8]) -> Result<(), RowsError> {
         let layer = self.layer_number(run.layer);
-        let plane = if run.plane == Plane::K { self.k_mut(layer)? } else { self.v_mut(layer)? };
+        let plane = if run.half == Half::K { self.k_mut(layer)? } else { self.v_mut(layer)? };
         plane.stream(run.stream as u64)?.write_bytes(run.cells.start, rows)
     }
 

@@ -122,7 +122,7 @@ fn a_mapped_cache_goes_through_a_state_file_and_back() {
                 from.v_mut(layer).unwrap().write_f32(position, &row(v)).unwrap();
             }
         }
-        let file = StateFile::of_prompt(vec![1, 2, 3, 4, 5], from.state_geometry(), Slot::default()).unwrap();
+        let file = StateFile::of_prompt(vec![1, 2, 3, 4, 5], from.state_shape(), Slot::default()).unwrap();
         let mut bytes = Vec::new();
         file.write(from, &mut bytes).unwrap();
         let read = StateFile::parse(&bytes, ReadOptions::default()).unwrap();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Plane, StateFileError};
+use super::{Half, StateFileError};
 
 /// Consecutive cells of one layer's K or V.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,15 +13,15 @@ pub struct Run {
     /// The layer among those that have a cache, from 0.
     pub layer: usize,
     /// K or V.
-    pub plane: Plane,
+    pub half: Half,
     /// The cells, counted from the stream's first.
     pub cells: Range<u64>,
 }
 
 impl fmt::Display for Run {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stream, layer, plane, cells } = self;
-        write!(formatter, "{plane} of layer {layer}, cells {}..{} of stream {stream}", cells.start, cells.end)
+        let Self { stream, layer, half, cells } = self;
+        write!(formatter, "{half} of layer {layer}, cells {}..{} of stream {stream}", cells.start, cells.end)
     }
 }
 

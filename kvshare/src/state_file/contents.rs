@@ -1,6 +1,6 @@
 //! What a state file says, all but the rows, and where these lie in it.
 
-use super::{Geometry, MAX_STREAMS, MAX_WORDS, Plane, StateFileError};
+use super::{Half, MAX_STREAMS, MAX_WORDS, StateFileError, StateShape};
 
 /// A state file without its rows.
 ///
@@ -39,7 +39,7 @@ pub struct Stream {
     /// Its cells in order; at least one.
     pub cells: Vec<Cell>,
     /// What its rows are made of.
-    pub geometry: Geometry,
+    pub shape: StateShape,
 }
 
 /// What a file says of one cell.
@@ -93,7 +93,7 @@ pub struct Record {
     /// The layer, from 0.
     pub layer: usize,
     /// K or V.
-    pub plane: Plane,
+    pub half: Half,
     /// The offset of the first row, in bytes from the file's start.
     pub offset: u64,
     /// The bytes of all rows.
@@ -106,7 +106,7 @@ impl StateFile {
     /// # Errors
     ///
     /// [`StateFileError::Slot`] where the slot has no stream, [`StateFileError::Count`] for too many streams.
-    pub fn of_prompt(tokens: Vec<i32>, geometry: Geometry, slot: Slot) -> Result<Self, StateFileError> {
+    pub fn of_prompt(tokens: Vec<i32>, shape: StateShape, slot: Slot) -> Result<Self, StateFileError> {
         let Slot { id, n_stream } = slot;
         check_count("n_stream", n_stream.into(), 1, MAX_STREAMS)?;
         // All slots of a unified cache share its one stream.
@@ -117,7 +117,7 @@ impl StateFile {
         let seq_id = id.cast_signed();
         let cells: Vec<_> =
             (0..).zip(&tokens).map(|(position, _)| Cell { position, seq_id, extension: None }).collect();
-        let mut stream = (!cells.is_empty()).then_some(Stream { cells, geometry });
+        let mut stream = (!cells.is_empty()).then_some(Stream { cells, shape });
         let streams = (0..n_stream).map(|index| if index == occupied { stream.take() } else { None }).collect();
         Ok(Self { tokens, packing: Packing::Packed(Vec::new()), streams })
     }
@@ -186,7 +186,7 @@ impl StateFile {
             if stream.cells.iter().any(|cell| cell.extension.is_some() != has_extensions) {
                 return Err(StateFileError::MixedExtensions { stream: index });
             }
-            stream.geometry.check()?;
+            stream.shape.check()?;
         }
         Ok(())
     }
@@ -204,12 +204,12 @@ impl Stream {
         let cell_bytes = 12 + if self.has_extensions() { CellExtension::BYTES } else { 0 };
         // v_trans, n_layer, n_rot_k and n_rot_v follow the cells.
         let mut offset = offset.checked_add(n_cells.checked_mul(cell_bytes)?)?.checked_add(16)?;
-        for plane in Plane::BOTH {
+        for half in Half::BOTH {
             // The type and the row size, or the type, the element size and the width: 12 bytes both.
-            for (layer, geometry) in self.geometry.layers.iter().enumerate() {
+            for (layer, shape) in self.shape.layers.iter().enumerate() {
                 offset = offset.checked_add(12)?;
-                let length = geometry.plane(plane).row_bytes()?.checked_mul(n_cells)?;
-                records.push(Record { stream, layer, plane, offset, length });
+                let length = shape.half(half).row_bytes()?.checked_mul(n_cells)?;
+                records.push(Record { stream, layer, half, offset, length });
                 offset = offset.checked_add(length)?;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::{MAGIC, MAX_ROW_BYTES, Plane, VERSION};
+use super::{Half, MAGIC, MAX_ROW_BYTES, VERSION};
 use crate::layout::TensorType;
 
 /// Why a state file was refused, or could not be read or written.
@@ -46,7 +46,7 @@ pub enum StateFileError {
     },
     /// The file ends inside the rows of a layer.
     #[error(
-        "the state file ends inside the {plane} rows of layer {layer} of stream {stream}: {needed} bytes are needed, \
+        "the state file ends inside the {half} rows of layer {layer} of stream {stream}: {needed} bytes are needed, \
          {left} are left; it was cut, save it again (the stock server would abort on it)"
     )]
     TruncatedRows {
@@ -55,7 +55,7 @@ pub enum StateFileError {
         /// The layer.
         layer: usize,
         /// K or V.
-        plane: Plane,
+        half: Half,
         /// The bytes that the rows take.
         needed: u64,
         /// The bytes from the first row to the end.
@@ -137,18 +137,18 @@ pub enum StateFileError {
         found: u32,
     },
     /// A type that no cache can have.
-    #[error("{plane} of layer {layer} has ggml type {number}, which no KV cache can have; the file is damaged")]
+    #[error("{half} of layer {layer} has ggml type {number}, which no KV cache can have; the file is damaged")]
     UnknownType {
         /// The layer.
         layer: usize,
         /// K or V.
-        plane: Plane,
+        half: Half,
         /// The number found.
         number: i32,
     },
     /// A row of no bytes, of no whole number of blocks, or too long.
     #[error(
-        "a {plane} row of layer {layer} has {found} bytes; {tensor_type} needs a multiple of {}, and no more than \
+        "a {half} row of layer {layer} has {found} bytes; {tensor_type} needs a multiple of {}, and no more than \
          {MAX_ROW_BYTES}; the file is damaged",
         tensor_type.block_bytes()
     )]
@@ -156,7 +156,7 @@ pub enum StateFileError {
         /// The layer.
         layer: usize,
         /// K or V.
-        plane: Plane,
+        half: Half,
         /// The row's type.
         tensor_type: TensorType,
         /// The bytes found.
@@ -298,12 +298,12 @@ pub enum StateFileError {
     },
     /// Rows are rotated by another size.
     #[error(
-        "{plane} rows of the state file are rotated by {found}, the decoder's by {expected}; \
+        "{half} rows of the state file are rotated by {found}, the decoder's by {expected}; \
          rotate them as the decoder does"
     )]
     Rotation {
         /// K or V.
-        plane: Plane,
+        half: Half,
         /// `n_rot_k` or `n_rot_v` of the file.
         found: u32,
         /// The decoder's.
@@ -311,14 +311,14 @@ pub enum StateFileError {
     },
     /// Rows are of another type.
     #[error(
-        "{plane} of layer {layer} is {found} in the state file, {expected} in the decoder; \
+        "{half} of layer {layer} is {found} in the state file, {expected} in the decoder; \
          use the same --cache-type-k and --cache-type-v"
     )]
     Type {
         /// The layer.
         layer: usize,
         /// K or V.
-        plane: Plane,
+        half: Half,
         /// The file's type.
         found: TensorType,
         /// The decoder's.
@@ -326,14 +326,14 @@ pub enum StateFileError {
     },
     /// Rows have another number of elements.
     #[error(
-        "a {plane} row of layer {layer} has {found} elements in the state file, {expected} in the decoder; \
+        "a {half} row of layer {layer} has {found} elements in the state file, {expected} in the decoder; \
          use the same model on both sides"
     )]
     RowWidth {
         /// The layer.
         layer: usize,
         /// K or V.
-        plane: Plane,
+        half: Half,
         /// The file's elements.
         found: u32,
         /// The decoder's.
@@ -342,7 +342,7 @@ pub enum StateFileError {
 
     /// A row that no file can hold.
     #[error(
-        "a {plane} row of layer {layer} cannot have {width} elements of {tensor_type}; use a multiple of {} \
+        "a {half} row of layer {layer} cannot have {width} elements of {tensor_type}; use a multiple of {} \
          of at most {MAX_ROW_BYTES} bytes",
         tensor_type.block_elements()
     )]
@@ -350,7 +350,7 @@ pub enum StateFileError {
         /// The layer.
         layer: usize,
         /// K or V.
-        plane: Plane,
+        half: Half,
         /// The row's type.
         tensor_type: TensorType,
         /// Its elements.

@@ -26,7 +26,7 @@
 //!
 //! ```
 //! use kvshare::layout::TensorType;
-//! use kvshare::state_file::{Expected, Geometry, PlaneGeometry, ReadOptions, Slot, StateFile};
+//! use kvshare::state_file::{Expected, StateShape, RowShape, ReadOptions, Slot, StateFile};
 //! # use kvshare::state_file::{CacheSource, Run};
 //! # struct Zeros;
 //! # impl CacheSource for Zeros {
@@ -35,15 +35,15 @@
 //! #     fn read_channel(&self, _: &Run, _: u32, part: &mut [u8]) -> Result<(), Self::Error> { part.fill(0); Ok(()) }
 //! # }
 //! # let cache = Zeros;
-//! let f16 = PlaneGeometry { tensor_type: TensorType::F16, width: 192 };
-//! let geometry = Geometry::uniform(30, f16, f16);
+//! let f16 = RowShape { tensor_type: TensorType::F16, width: 192 };
+//! let shape = StateShape::uniform(30, f16, f16);
 //!
 //! let mut bytes = Vec::new();
-//! StateFile::of_prompt(vec![504, 3575], geometry.clone(), Slot::default())?.write(&cache, &mut bytes)?;
+//! StateFile::of_prompt(vec![504, 3575], shape.clone(), Slot::default())?.write(&cache, &mut bytes)?;
 //! assert_eq!(bytes.len(), 23056 * 2 + 772);
 //!
 //! let file = StateFile::parse(&bytes, ReadOptions::default())?;
-//! file.validate(&Expected { tokens: Some(&[504, 3575]), geometry: Some(&geometry), ..Expected::default() })?;
+//! file.validate(&Expected { tokens: Some(&[504, 3575]), shape: Some(&shape), ..Expected::default() })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
@@ -52,10 +52,10 @@ mod cache;
 mod contents;
 mod error;
 mod fields;
-mod geometry;
 mod pieces;
 mod publish;
 mod scatter;
+mod shape;
 mod validate;
 mod walk;
 mod write;
@@ -63,8 +63,8 @@ mod write;
 pub use cache::{CacheSink, CacheSource, CopyError, Run};
 pub use contents::{Cell, CellExtension, Medium, Packing, Record, Slot, StateFile, Stream};
 pub use error::StateFileError;
-pub use geometry::{Geometry, LayerGeometry, Plane, PlaneGeometry};
 pub use publish::check_filename;
+pub use shape::{Half, LayerShape, RowShape, StateShape};
 pub use validate::Expected;
 pub use walk::ReadOptions;
 

@@ -1,6 +1,6 @@
 //! Cuts the rows of a layer into pieces that are moved at once, in the order in which a file holds them.
 
-use super::{MAX_ROW_BYTES, Plane, Run, Stream};
+use super::{Half, MAX_ROW_BYTES, Run, Stream};
 
 /// Some rows, or some elements of one channel.
 pub(super) struct Piece {
@@ -18,12 +18,12 @@ pub(super) fn buffer() -> Vec<u8> {
 
 impl Stream {
     /// The pieces of one layer's K or V, which was checked to fit in a file.
-    pub(super) fn pieces(&self, stream: usize, layer: usize, plane: Plane) -> impl Iterator<Item = Piece> {
-        let geometry = self.geometry.layers[layer].plane(plane);
-        let is_transposed = self.geometry.is_transposed(plane);
+    pub(super) fn pieces(&self, stream: usize, layer: usize, half: Half) -> impl Iterator<Item = Piece> {
+        let shape = self.shape.layers[layer].half(half);
+        let is_transposed = self.shape.is_transposed(half);
         let (channels, bytes_per_cell) = match is_transposed {
-            true => (geometry.width, geometry.tensor_type.block_bytes()),
-            false => (1, geometry.row_bytes().unwrap_or(MAX_ROW_BYTES)),
+            true => (shape.width, shape.tensor_type.block_bytes()),
+            false => (1, shape.row_bytes().unwrap_or(MAX_ROW_BYTES)),
         };
         let n_cells = self.cells.len() as u64;
         let step = MAX_ROW_BYTES / bytes_per_cell;
@@ -31,7 +31,7 @@ impl Stream {
             (0..n_cells.div_ceil(step)).map(move |index| {
                 let cells = index * step..n_cells.min((index + 1) * step);
                 let length = ((cells.end - cells.start) * bytes_per_cell) as usize;
-                Piece { run: Run { stream, layer, plane, cells }, channel: is_transposed.then_some(channel), length }
+                Piece { run: Run { stream, layer, half, cells }, channel: is_transposed.then_some(channel), length }
             })
         })
     }

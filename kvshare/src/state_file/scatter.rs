@@ -18,10 +18,10 @@ impl StateFile {
     /// `sink` fails. The sink then has some of the rows.
     pub fn scatter<S: CacheSink>(&self, mut reader: impl Read + Seek, sink: &mut S) -> Result<(), CopyError<S::Error>> {
         let mut buffer = pieces::buffer();
-        for Record { stream: index, layer, plane, offset, .. } in self.records()? {
+        for Record { stream: index, layer, half, offset, .. } in self.records()? {
             let Some(stream) = &self.streams[index] else { continue };
             reader.seek(SeekFrom::Start(offset)).map_err(cannot_seek)?;
-            for piece in stream.pieces(index, layer, plane) {
+            for piece in stream.pieces(index, layer, half) {
                 let bytes = &mut buffer[..piece.length];
                 reader.read_exact(bytes).map_err(cannot_read)?;
                 match piece.channel {

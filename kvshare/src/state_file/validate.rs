@@ -3,7 +3,7 @@
 //! The stock server takes a file with more cells than tokens, or with every position off by ten, and then answers from
 //! it with other text and no error. Nothing of that passes here.
 
-use super::{Geometry, Packing, Plane, StateFile, StateFileError, Stream};
+use super::{Half, Packing, StateFile, StateFileError, StateShape, Stream};
 
 /// What a file is expected to restore to. A field left at `None` is not compared.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,7 +17,7 @@ pub struct Expected<'a> {
     /// How many streams the decoder's cache has.
     pub n_stream: Option<usize>,
     /// The decoder's cache; that of a file it saved itself will do.
-    pub geometry: Option<&'a Geometry>,
+    pub shape: Option<&'a StateShape>,
 }
 
 impl StateFile {
@@ -38,8 +38,8 @@ impl StateFile {
         }
         let stream = self.only_stream()?;
         self.validate_cells(stream, expected)?;
-        match expected.geometry {
-            Some(geometry) => validate_geometry(&stream.geometry, geometry),
+        match expected.shape {
+            Some(shape) => validate_geometry(&stream.shape, shape),
             None => Ok(()),
         }
     }
@@ -104,28 +104,28 @@ impl StateFile {
     }
 }
 
-fn validate_geometry(found: &Geometry, expected: &Geometry) -> Result<(), StateFileError> {
+fn validate_geometry(found: &StateShape, expected: &StateShape) -> Result<(), StateFileError> {
     if found.v_trans != expected.v_trans {
         return Err(StateFileError::Transposition { found: found.v_trans.into(), expected: expected.v_trans.into() });
     }
     if found.layers.len() != expected.layers.len() {
         return Err(StateFileError::LayerCount { found: found.layers.len(), expected: expected.layers.len() });
     }
-    for plane in Plane::BOTH {
-        let (found, expected) = (found.rotation(plane), expected.rotation(plane));
+    for half in Half::BOTH {
+        let (found, expected) = (found.rotation(half), expected.rotation(half));
         if found != expected {
-            return Err(StateFileError::Rotation { plane, found, expected });
+            return Err(StateFileError::Rotation { half, found, expected });
         }
     }
-    for plane in Plane::BOTH {
+    for half in Half::BOTH {
         for (layer, (found, expected)) in found.layers.iter().zip(&expected.layers).enumerate() {
-            let (found, expected) = (found.plane(plane), expected.plane(plane));
+            let (found, expected) = (found.half(half), expected.half(half));
             if found.tensor_type != expected.tensor_type {
                 let (found, expected) = (found.tensor_type, expected.tensor_type);
-                return Err(StateFileError::Type { layer, plane, found, expected });
+                return Err(StateFileError::Type { layer, half, found, expected });
             }
             if found.width != expected.width {
-                return Err(StateFileError::RowWidth { layer, plane, found: found.width, expected: expected.width });
+                return Err(StateFileError::RowWidth { layer, half, found: found.width, expected: expected.width });
             }
         }
     }

@@ -4,10 +4,10 @@ use std::io::{Cursor, Read, Seek};
 
 use super::contents::check_count;
 use super::fields::Fields;
-use super::geometry::{check_layer_count, check_plane};
+use super::shape::{check_half, check_layer_count};
 use super::{
-    Cell, CellExtension, Geometry, LayerGeometry, MAGIC, MAX_ROW_BYTES, MAX_STREAMS, MAX_WORDS, Medium, PACK_VERSION,
-    Packing, Plane, PlaneGeometry, StateFile, StateFileError, Stream, VERSION,
+    Cell, CellExtension, Half, LayerShape, MAGIC, MAX_ROW_BYTES, MAX_STREAMS, MAX_WORDS, Medium, PACK_VERSION, Packing,
+    RowShape, StateFile, StateFileError, StateShape, Stream, VERSION,
 };
 use crate::layout::TensorType;
 
@@ -151,10 +151,10 @@ fn read_stream(
     let n_rot_v = fields.u32("n_rot_v")?;
 
     let mut rows = Rows { fields, stream, n_cells, v_trans };
-    let k = (0..n_layer).map(|layer| rows.skip(layer, Plane::K)).collect::<Result<Vec<_>, _>>()?;
-    let v = (0..n_layer).map(|layer| rows.skip(layer, Plane::V)).collect::<Result<Vec<_>, _>>()?;
-    let layers = k.into_iter().zip(v).map(|(k, v)| LayerGeometry { k, v }).collect();
-    Ok(Some(Stream { cells, geometry: Geometry { layers, v_trans, n_rot_k, n_rot_v } }))
+    let k = (0..n_layer).map(|layer| rows.skip(layer, Half::K)).collect::<Result<Vec<_>, _>>()?;
+    let v = (0..n_layer).map(|layer| rows.skip(layer, Half::V)).collect::<Result<Vec<_>, _>>()?;
+    let layers = k.into_iter().zip(v).map(|(k, v)| LayerShape { k, v }).collect();
+    Ok(Some(Stream { cells, shape: StateShape { layers, v_trans, n_rot_k, n_rot_v } }))
 }
 
 fn read_cells(
@@ -197,35 +197,35 @@ struct Rows<'a, R> {
 
 impl<R: Read + Seek> Rows<'_, R> {
     /// Reads what stands before the rows of one layer's K or V, and steps over them.
-    fn skip(&mut self, layer: usize, plane: Plane) -> Result<PlaneGeometry, StateFileError> {
+    fn skip(&mut self, layer: usize, half: Half) -> Result<RowShape, StateFileError> {
         let number = self.fields.i32("a layer's type")?;
         let tensor_type = u32::try_from(number)
             .ok()
             .and_then(TensorType::from_ggml_number)
-            .ok_or(StateFileError::UnknownType { layer, plane, number })?;
-        let is_transposed = self.v_trans && plane == Plane::V;
+            .ok_or(StateFileError::UnknownType { layer, half, number })?;
+        let is_transposed = self.v_trans && half == Half::V;
         let width = match is_transposed {
             true => self.transposed_width(layer, tensor_type)?,
-            false => self.row_width(layer, plane, tensor_type)?,
+            false => self.row_width(layer, half, tensor_type)?,
         };
-        let geometry = PlaneGeometry { tensor_type, width };
-        check_plane(layer, plane, geometry, is_transposed)?;
+        let shape = RowShape { tensor_type, width };
+        check_half(layer, half, shape, is_transposed)?;
 
-        let row_bytes = geometry.row_bytes().unwrap_or(0);
+        let row_bytes = shape.row_bytes().unwrap_or(0);
         let (needed, left) = (row_bytes * u64::from(self.n_cells), self.fields.left());
         if needed > left {
-            return Err(StateFileError::TruncatedRows { stream: self.stream, layer, plane, needed, left });
+            return Err(StateFileError::TruncatedRows { stream: self.stream, layer, half, needed, left });
         }
         self.fields.skip(needed)?;
-        Ok(geometry)
+        Ok(shape)
     }
 
-    fn row_width(&mut self, layer: usize, plane: Plane, tensor_type: TensorType) -> Result<u32, StateFileError> {
+    fn row_width(&mut self, layer: usize, half: Half, tensor_type: TensorType) -> Result<u32, StateFileError> {
         let found = self.fields.u64("a layer's row size")?;
         let block_bytes = tensor_type.block_bytes();
         let is_possible = (1..=MAX_ROW_BYTES).contains(&found) && found.is_multiple_of(block_bytes);
         if !is_possible {
-            return Err(StateFileError::RowSize { layer, plane, tensor_type, found });
+            return Err(StateFileError::RowSize { layer, half, tensor_type, found });
         }
         Ok((found / block_bytes * tensor_type.block_elements()) as u32)
     }

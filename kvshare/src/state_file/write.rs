@@ -4,7 +4,7 @@ use std::io::{BufWriter, Write};
 
 use super::fields::cannot_write;
 use super::pieces;
-use super::{CacheSource, CopyError, MAGIC, PACK_VERSION, Packing, Plane, StateFile, StateFileError, Stream, VERSION};
+use super::{CacheSource, CopyError, Half, MAGIC, PACK_VERSION, Packing, StateFile, StateFileError, Stream, VERSION};
 
 impl StateFile {
     /// Writes the file to `out`, byte for byte as `llama-server` would, with the rows of `source`.
@@ -64,10 +64,10 @@ impl Stream {
         out: &mut impl Write,
     ) -> Result<(), CopyError<S::Error>> {
         out.write_all(&self.head_bytes()).map_err(cannot_write)?;
-        for plane in Plane::BOTH {
-            for layer in 0..self.geometry.layers.len() {
-                out.write_all(&self.record_head(layer, plane)).map_err(cannot_write)?;
-                for piece in self.pieces(index, layer, plane) {
+        for half in Half::BOTH {
+            for layer in 0..self.shape.layers.len() {
+                out.write_all(&self.record_head(layer, half)).map_err(cannot_write)?;
+                for piece in self.pieces(index, layer, half) {
                     let bytes = &mut buffer[..piece.length];
                     match piece.channel {
                         None => source.read_rows(&piece.run, bytes),
@@ -91,21 +91,21 @@ impl Stream {
             }
             bytes.extend(cell.seq_id.to_le_bytes());
         }
-        let geometry = &self.geometry;
-        let n_layer = geometry.layers.len() as u32;
-        bytes.extend(words([geometry.v_trans.into(), n_layer, geometry.n_rot_k, geometry.n_rot_v]));
+        let shape = &self.shape;
+        let n_layer = shape.layers.len() as u32;
+        bytes.extend(words([shape.v_trans.into(), n_layer, shape.n_rot_k, shape.n_rot_v]));
         bytes
     }
 
     /// What stands before the rows of one layer's K or V.
-    fn record_head(&self, layer: usize, plane: Plane) -> Vec<u8> {
-        let geometry = self.geometry.layers[layer].plane(plane);
-        let number = geometry.tensor_type.ggml_number();
-        if self.geometry.is_transposed(plane) {
-            return words([number, geometry.tensor_type.block_bytes() as u32, geometry.width]);
+    fn record_head(&self, layer: usize, half: Half) -> Vec<u8> {
+        let shape = self.shape.layers[layer].half(half);
+        let number = shape.tensor_type.ggml_number();
+        if self.shape.is_transposed(half) {
+            return words([number, shape.tensor_type.block_bytes() as u32, shape.width]);
         }
         let mut bytes = words([number]);
-        bytes.extend(geometry.row_bytes().unwrap_or(0).to_le_bytes());
+        bytes.extend(shape.row_bytes().unwrap_or(0).to_le_bytes());
         bytes
     }
 }

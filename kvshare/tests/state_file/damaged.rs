@@ -2,12 +2,12 @@
 
 use kvshare::layout::TensorType;
 use kvshare::state_file::{
-    Cell, CellExtension, Expected, Geometry, LayerGeometry, Medium, Packing, PlaneGeometry, ReadOptions, Slot,
-    StateFile, StateFileError, Stream,
+    Cell, CellExtension, Expected, LayerShape, Medium, Packing, ReadOptions, RowShape, Slot, StateFile, StateFileError,
+    StateShape, Stream,
 };
 use proptest::prelude::*;
 
-use super::support::{geometry, sample, written};
+use super::support::{sample, shape, written};
 
 const TOKENS: [i32; 3] = [7, 8, 9];
 
@@ -28,26 +28,21 @@ fn small_file() -> Vec<u8> {
 }
 
 fn small() -> StateFile {
-    StateFile::of_prompt(TOKENS.to_vec(), geometry(2, TensorType::F16, 4), Slot::default()).expect("one slot of one")
+    StateFile::of_prompt(TOKENS.to_vec(), shape(2, TensorType::F16, 4), Slot::default()).expect("one slot of one")
 }
 
 /// The same with a transposed V: from offset 172, each layer has type, element size, width, and four channels.
 fn small_transposed_file() -> Vec<u8> {
-    let geometry = Geometry { v_trans: true, ..geometry(2, TensorType::F16, 4) };
-    let file = StateFile::of_prompt(TOKENS.to_vec(), geometry, Slot::default()).expect("one slot of one");
+    let shape = StateShape { v_trans: true, ..shape(2, TensorType::F16, 4) };
+    let file = StateFile::of_prompt(TOKENS.to_vec(), shape, Slot::default()).expect("one slot of one");
     written(&file)
 }
 
 /// Reads and validates as a decoder would that has exactly the small file's cache.
 fn restore(bytes: &[u8]) -> Result<(), StateFileError> {
-    let geometry = geometry(2, TensorType::F16, 4);
-    let expected = Expected {
-        tokens: Some(&TOKENS),
-        n_vocab: Some(10),
-        n_ctx: Some(3),
-        n_stream: Some(1),
-        geometry: Some(&geometry),
-    };
+    let shape = shape(2, TensorType::F16, 4);
+    let expected =
+        Expected { tokens: Some(&TOKENS), n_vocab: Some(10), n_ctx: Some(3), n_stream: Some(1), shape: Some(&shape) };
     StateFile::parse(bytes, ReadOptions::default())?.validate(&expected)
 }
 
@@ -91,16 +86,16 @@ fn a_file_whose_form_is_broken_is_refused_by_name() {
         (88, 1, "TrailingBytes { end: 172, extra: 72 }"),
         (88, 3, "Truncated { field: \"a layer's type\", offset: 244, needed: 4, left: 0 }"),
         (88, MINUS_ONE, "Count { field: \"n_layer\", count: 4294967295, least: 1, most: 512 }"),
-        (100, 4, "UnknownType { layer: 0, plane: K, number: 4 }"),
-        (208, MINUS_ONE, "UnknownType { layer: 1, plane: V, number: -1 }"),
-        (100, 8, "RowSize { layer: 0, plane: K, tensor_type: Q8_0, found: 8 }"),
-        (104, 0, "RowSize { layer: 0, plane: K, tensor_type: F16, found: 0 }"),
-        (140, 7, "RowSize { layer: 1, plane: K, tensor_type: F16, found: 7 }"),
-        (108, 1, "RowSize { layer: 0, plane: K, tensor_type: F16, found: 4294967304 }"),
-        (108, MINUS_ONE, "RowSize { layer: 0, plane: K, tensor_type: F16, found: 18446744069414584328 }"),
-        (104, 6, "UnknownType { layer: 1, plane: K, number: 353637138 }"),
-        (212, 10, "TruncatedRows { stream: 0, layer: 1, plane: V, needed: 30, left: 24 }"),
-        (104, 1 << 20, "TruncatedRows { stream: 0, layer: 0, plane: K, needed: 3145728, left: 132 }"),
+        (100, 4, "UnknownType { layer: 0, half: K, number: 4 }"),
+        (208, MINUS_ONE, "UnknownType { layer: 1, half: V, number: -1 }"),
+        (100, 8, "RowSize { layer: 0, half: K, tensor_type: Q8_0, found: 8 }"),
+        (104, 0, "RowSize { layer: 0, half: K, tensor_type: F16, found: 0 }"),
+        (140, 7, "RowSize { layer: 1, half: K, tensor_type: F16, found: 7 }"),
+        (108, 1, "RowSize { layer: 0, half: K, tensor_type: F16, found: 4294967304 }"),
+        (108, MINUS_ONE, "RowSize { layer: 0, half: K, tensor_type: F16, found: 18446744069414584328 }"),
+        (104, 6, "UnknownType { layer: 1, half: K, number: 353637138 }"),
+        (212, 10, "TruncatedRows { stream: 0, layer: 1, half: V, needed: 30, left: 24 }"),
+        (104, 1 << 20, "TruncatedRows { stream: 0, layer: 0, half: K, needed: 3145728, left: 132 }"),
         (212, 6, "TrailingBytes { end: 238, extra: 6 }"),
     ];
     for (offset, value, error) in cases {
@@ -113,9 +108,9 @@ fn a_transposed_file_whose_form_is_broken_is_refused_by_name() {
     let cases = [
         (172, 8, "ElementSize { layer: 0, tensor_type: Q8_0, found: 2 }"),
         (176, 4, "ElementSize { layer: 0, tensor_type: F16, found: 4 }"),
-        (180, 0, "Width { layer: 0, plane: V, tensor_type: F16, width: 0 }"),
-        (180, MINUS_ONE, "Width { layer: 0, plane: V, tensor_type: F16, width: 4294967295 }"),
-        (216, 5, "TruncatedRows { stream: 0, layer: 1, plane: V, needed: 30, left: 24 }"),
+        (180, 0, "Width { layer: 0, half: V, tensor_type: F16, width: 0 }"),
+        (180, MINUS_ONE, "Width { layer: 0, half: V, tensor_type: F16, width: 4294967295 }"),
+        (216, 5, "TruncatedRows { stream: 0, layer: 1, half: V, needed: 30, left: 24 }"),
         (216, 3, "TrailingBytes { end: 238, extra: 6 }"),
     ];
     for (offset, value, error) in cases {
@@ -134,10 +129,10 @@ fn a_file_of_the_right_form_that_restores_to_something_else_is_refused_by_name()
         (72, MINUS_ONE, "Position { cell: 2, found: -1 }"),
         (68, 1, "MixedSequences { cell: 1, found: 1, first: 0 }"),
         (80, MINUS_ONE, "MixedSequences { cell: 2, found: -1, first: 0 }"),
-        (92, 64, "Rotation { plane: K, found: 64, expected: 0 }"),
-        (96, 64, "Rotation { plane: V, found: 64, expected: 0 }"),
-        (100, 30, "Type { layer: 0, plane: K, found: Bf16, expected: F16 }"),
-        (208, 30, "Type { layer: 1, plane: V, found: Bf16, expected: F16 }"),
+        (92, 64, "Rotation { half: K, found: 64, expected: 0 }"),
+        (96, 64, "Rotation { half: V, found: 64, expected: 0 }"),
+        (100, 30, "Type { layer: 0, half: K, found: Bf16, expected: F16 }"),
+        (208, 30, "Type { layer: 1, half: V, found: Bf16, expected: F16 }"),
     ];
     for (offset, value, error) in cases {
         assert_eq!(refusal(&with(small_file(), offset, value)), error, "{value} at {offset}");
@@ -182,12 +177,12 @@ fn a_file_of_another_decoder_is_refused() {
     let another_stream = refusal_after(|file| file.streams.push(None));
     assert_eq!(another_stream, "StreamCount { found: 2, expected: 1 }");
     let another_layer = refusal_after(|file| {
-        let layer = stream(file).geometry.layers[0];
-        stream(file).geometry.layers.push(layer);
+        let layer = stream(file).shape.layers[0];
+        stream(file).shape.layers.push(layer);
     });
     assert_eq!(another_layer, "LayerCount { found: 3, expected: 2 }");
-    let wider = refusal_after(|file| stream(file).geometry.layers[1].v.width = 8);
-    assert_eq!(wider, "RowWidth { layer: 1, plane: V, found: 8, expected: 4 }");
+    let wider = refusal_after(|file| stream(file).shape.layers[1].v.width = 8);
+    assert_eq!(wider, "RowWidth { layer: 1, half: V, found: 8, expected: 4 }");
     let with_an_image = refusal_after(|file| {
         file.packing = Packing::Packed(vec![Medium { start: 1, bytes: b"image".to_vec() }]);
     });
@@ -278,12 +273,12 @@ fn a_description_that_no_file_can_hold_is_not_written() {
         format!("{:?}", file.byte_length().expect_err("nothing a file can hold"))
     };
     let extension = Some(CellExtension { x: 0, y: 0, token: 7 });
-    let q8_0 = PlaneGeometry { tensor_type: TensorType::Q8_0, width: 32 };
+    let q8_0 = RowShape { tensor_type: TensorType::Q8_0, width: 32 };
     let cases: [(Change<'_>, &str); 9] = [
         (&|file| file.streams.clear(), "Count { field: \"n_stream\", count: 0, least: 1, most: 256 }"),
         (&|file| file.streams.resize(257, None), "Count { field: \"n_stream\", count: 257, least: 1, most: 256 }"),
         (&|file| stream(file).cells.clear(), "Count { field: \"cell_count\", count: 0, least: 1, most: 4294967295 }"),
-        (&|file| stream(file).geometry.layers.clear(), "Count { field: \"n_layer\", count: 0, least: 1, most: 512 }"),
+        (&|file| stream(file).shape.layers.clear(), "Count { field: \"n_layer\", count: 0, least: 1, most: 512 }"),
         (&|file| stream(file).cells[1].extension = extension, "MixedExtensions { stream: 0 }"),
         (
             &|file| {
@@ -292,18 +287,15 @@ fn a_description_that_no_file_can_hold_is_not_written() {
             },
             "PlainMarker",
         ),
+        (&|file| stream(file).shape.layers[1].k.width = 0, "Width { layer: 1, half: K, tensor_type: F16, width: 0 }"),
         (
-            &|file| stream(file).geometry.layers[1].k.width = 0,
-            "Width { layer: 1, plane: K, tensor_type: F16, width: 0 }",
-        ),
-        (
-            &|file| stream(file).geometry.layers[1].k = PlaneGeometry { width: 33, ..q8_0 },
-            "Width { layer: 1, plane: K, tensor_type: Q8_0, width: 33 }",
+            &|file| stream(file).shape.layers[1].k = RowShape { width: 33, ..q8_0 },
+            "Width { layer: 1, half: K, tensor_type: Q8_0, width: 33 }",
         ),
         (
             &|file| {
-                let layers = vec![LayerGeometry { k: q8_0, v: q8_0 }];
-                stream(file).geometry = Geometry { layers, v_trans: true, n_rot_k: 0, n_rot_v: 0 };
+                let layers = vec![LayerShape { k: q8_0, v: q8_0 }];
+                stream(file).shape = StateShape { layers, v_trans: true, n_rot_k: 0, n_rot_v: 0 };
             },
             "QuantizedTransposed { layer: 0, tensor_type: Q8_0 }",
         ),
@@ -312,7 +304,7 @@ fn a_description_that_no_file_can_hold_is_not_written() {
         assert_eq!(refusal(change), error);
     }
     for (id, n_stream) in [(2, 2), (256, 1)] {
-        let file = StateFile::of_prompt(vec![1], geometry(1, TensorType::F16, 4), Slot { id, n_stream });
+        let file = StateFile::of_prompt(vec![1], shape(1, TensorType::F16, 4), Slot { id, n_stream });
         let error = file.expect_err("no such slot");
         assert_eq!(format!("{error:?}"), format!("Slot {{ id: {id}, n_stream: {n_stream} }}"));
     }

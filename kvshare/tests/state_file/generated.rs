@@ -4,22 +4,22 @@ use std::io::Cursor;
 
 use kvshare::layout::TensorType;
 use kvshare::state_file::{
-    Cell, CellExtension, Geometry, LayerGeometry, Medium, Packing, PlaneGeometry, ReadOptions, StateFile, Stream,
+    Cell, CellExtension, LayerShape, Medium, Packing, ReadOptions, RowShape, StateFile, StateShape, Stream,
 };
 use proptest::prelude::*;
 
-use super::support::{MemoryCache, geometry};
+use super::support::{MemoryCache, shape};
 
-fn any_plane(v_trans: bool) -> impl Strategy<Value = PlaneGeometry> {
+fn any_plane(v_trans: bool) -> impl Strategy<Value = RowShape> {
     let types = TensorType::ALL.into_iter().filter(|tensor_type| !(v_trans && tensor_type.is_quantized()));
     (proptest::sample::select(types.collect::<Vec<_>>()), 1..4_u32)
-        .prop_map(|(tensor_type, blocks)| PlaneGeometry { tensor_type, width: blocks * 32 })
+        .prop_map(|(tensor_type, blocks)| RowShape { tensor_type, width: blocks * 32 })
 }
 
-fn any_geometry() -> impl Strategy<Value = Geometry> {
+fn any_geometry() -> impl Strategy<Value = StateShape> {
     (any::<bool>(), any::<u32>(), any::<u32>()).prop_flat_map(|(v_trans, n_rot_k, n_rot_v)| {
-        let layer = (any_plane(false), any_plane(v_trans)).prop_map(|(k, v)| LayerGeometry { k, v });
-        proptest::collection::vec(layer, 1..4).prop_map(move |layers| Geometry { layers, v_trans, n_rot_k, n_rot_v })
+        let layer = (any_plane(false), any_plane(v_trans)).prop_map(|(k, v)| LayerShape { k, v });
+        proptest::collection::vec(layer, 1..4).prop_map(move |layers| StateShape { layers, v_trans, n_rot_k, n_rot_v })
     })
 }
 
@@ -28,8 +28,8 @@ fn any_stream(m_rope: bool) -> impl Strategy<Value = Option<Stream>> {
         let extension = m_rope.then_some(CellExtension { x, y, token });
         Cell { position, seq_id, extension }
     });
-    let stream = (proptest::collection::vec(cell, 1..6), any_geometry())
-        .prop_map(|(cells, geometry)| Stream { cells, geometry });
+    let stream =
+        (proptest::collection::vec(cell, 1..6), any_geometry()).prop_map(|(cells, shape)| Stream { cells, shape });
     proptest::option::of(stream)
 }
 
@@ -79,8 +79,8 @@ fn rows_beyond_one_piece_keep_their_order() {
     for v_trans in [false, true] {
         // Rows of 400 000 bytes, of which two fit in a piece; and channels of 1.2 MB, which are cut.
         for (n_cells, width) in [(5, 100_000), (300_000, 2)] {
-            let geometry = Geometry { v_trans, ..geometry(1, TensorType::F32, width) };
-            let file = StateFile::of_prompt((0..n_cells).collect(), geometry, Default::default()).expect("a slot");
+            let shape = StateShape { v_trans, ..shape(1, TensorType::F32, width) };
+            let file = StateFile::of_prompt((0..n_cells).collect(), shape, Default::default()).expect("a slot");
             let cache = MemoryCache::for_file(&file, n_cells as u64, |index| (index % 251) as u8);
             let mut bytes = Vec::new();
             file.write(&cache, &mut bytes).expect("nothing fails in memory");

@@ -6,10 +6,10 @@ use std::os::unix::fs::PermissionsExt;
 use kvshare::layout::TensorType;
 use kvshare::state_file::{CacheSource, CopyError, Run, Slot, StateFile, StateFileError, check_filename};
 
-use super::support::{MemoryCache, geometry, written};
+use super::support::{MemoryCache, shape, written};
 
 fn file() -> StateFile {
-    StateFile::of_prompt(vec![7, 8, 9], geometry(2, TensorType::F16, 4), Slot::default()).expect("one slot of one")
+    StateFile::of_prompt(vec![7, 8, 9], shape(2, TensorType::F16, 4), Slot::default()).expect("one slot of one")
 }
 
 #[test]

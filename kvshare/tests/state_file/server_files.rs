@@ -3,9 +3,9 @@
 use std::io::{Cursor, Read, Result, Seek, SeekFrom};
 
 use kvshare::layout::TensorType;
-use kvshare::state_file::{Expected, Geometry, Packing, Plane, PlaneGeometry, ReadOptions, Slot, StateFile};
+use kvshare::state_file::{Expected, Half, Packing, ReadOptions, RowShape, Slot, StateFile, StateShape};
 
-use super::support::{MemoryCache, geometry, sample, samples};
+use super::support::{MemoryCache, sample, samples, shape};
 
 #[test]
 fn every_saved_slot_is_what_its_index_says() {
@@ -34,7 +34,7 @@ fn a_file_made_from_a_prompt_is_the_one_a_server_saves_for_it() {
     for (name, slot) in [("f16-fa-a.bin", Slot::default()), ("f16-fa-np2-slot1-a.bin", slot_1_of_2)] {
         let sample = sample(name);
         let read = StateFile::parse(&sample.bytes, ReadOptions::default()).expect(name);
-        let made = StateFile::of_prompt(sample.tokens, geometry(30, TensorType::F16, 192), slot).expect(name);
+        let made = StateFile::of_prompt(sample.tokens, shape(30, TensorType::F16, 192), slot).expect(name);
         assert_eq!(made, read, "{name}");
         assert_eq!(made.byte_length().expect(name), sample.bytes.len() as u64, "{name}");
     }
@@ -42,18 +42,18 @@ fn a_file_made_from_a_prompt_is_the_one_a_server_saves_for_it() {
 
 #[test]
 fn a_servers_flags_show_in_the_geometry() {
-    let layer = |tensor_type| PlaneGeometry { tensor_type, width: 192 };
+    let layer = |tensor_type| RowShape { tensor_type, width: 192 };
     let (f16, q8_0) = (layer(TensorType::F16), layer(TensorType::Q8_0));
-    let uniform = |k, v| Geometry::uniform(30, k, v);
+    let uniform = |k, v| StateShape::uniform(30, k, v);
     let cases = [
         ("f16-fa-b.bin", uniform(f16, f16)),
-        ("f16-nofa-b.bin", Geometry { v_trans: true, ..uniform(f16, f16) }),
-        ("q8-fa-b.bin", Geometry { n_rot_k: 64, n_rot_v: 64, ..uniform(q8_0, q8_0) }),
-        ("kq8-nofa-b.bin", Geometry { v_trans: true, n_rot_k: 64, ..uniform(q8_0, f16) }),
+        ("f16-nofa-b.bin", StateShape { v_trans: true, ..uniform(f16, f16) }),
+        ("q8-fa-b.bin", StateShape { n_rot_k: 64, n_rot_v: 64, ..uniform(q8_0, q8_0) }),
+        ("kq8-nofa-b.bin", StateShape { v_trans: true, n_rot_k: 64, ..uniform(q8_0, f16) }),
     ];
-    for (name, geometry) in cases {
+    for (name, shape) in cases {
         let file = StateFile::parse(&sample(name).bytes, ReadOptions::default()).expect(name);
-        assert_eq!(file.only_stream().expect(name).geometry, geometry, "{name}");
+        assert_eq!(file.only_stream().expect(name).shape, shape, "{name}");
     }
 }
 
@@ -61,12 +61,12 @@ fn a_servers_flags_show_in_the_geometry() {
 fn a_transposed_and_a_plain_file_of_one_prompt_hold_nearly_the_same_values() {
     let read = |name| MemoryCache::read_from(&sample(name).bytes, ReadOptions::default(), 5).1;
     let (plain, transposed) = (read("f16-fa-a.bin"), read("f16-nofa-a.bin"));
-    let run = kvshare::state_file::Run { stream: 0, layer: 0, plane: Plane::V, cells: 4..5 };
+    let run = kvshare::state_file::Run { stream: 0, layer: 0, half: Half::V, cells: 4..5 };
     let half = |bytes: &[u8]| half::f16::from_le_bytes([bytes[0], bytes[1]]).to_f32();
     for channel in 0..192 {
         let mut element = [0; 2];
         kvshare::state_file::CacheSource::read_channel(&transposed, &run, channel, &mut element).expect("in memory");
-        let row = plain.row(0, Plane::V, 4);
+        let row = plain.row(0, Half::V, 4);
         let difference = half(&row[2 * channel as usize..]) - half(&element);
         assert!(difference.abs() < 0.01, "channel {channel} differs by {difference}");
     }
@@ -94,7 +94,7 @@ impl<R: Seek> Seek for Counting<R> {
 
 #[test]
 fn walking_skips_the_rows() {
-    let file = StateFile::of_prompt((0..64).collect(), geometry(2, TensorType::F32, 65536), Slot::default())
+    let file = StateFile::of_prompt((0..64).collect(), shape(2, TensorType::F32, 65536), Slot::default())
         .expect("one slot of one");
     let bytes = super::support::written(&file);
     let mut reader = Counting { reader: Cursor::new(&bytes), read: 0 };

@@ -1,7 +1,7 @@
 //! Our numbers against a stock server's: the same prompt saved from an f16 cache and from a q8_0 cache.
 
 use kvshare::layout::TensorType;
-use kvshare::state_file::{Plane, ReadOptions};
+use kvshare::state_file::{Half, ReadOptions};
 use kvshare::values::{decode_row, encode_row, key_rotation, rotate, value_rotation};
 
 use super::support::{MemoryCache, sample};
@@ -38,16 +38,16 @@ fn quantized_rows_rotated_back_agree_with_the_f16_rows_of_the_same_prompt() {
         // what attention made of the rounded cache.
         for (layers, most) in [(0..1, 0.01), (1..N_LAYER, 0.08)] {
             for layer in layers {
-                for (plane, size) in [
-                    (Plane::K, key_rotation(TensorType::Q8_0, HEAD_SIZE)),
-                    (Plane::V, value_rotation(TensorType::Q8_0, HEAD_SIZE)),
+                for (half, size) in [
+                    (Half::K, key_rotation(TensorType::Q8_0, HEAD_SIZE)),
+                    (Half::V, value_rotation(TensorType::Q8_0, HEAD_SIZE)),
                 ] {
                     for cell in 0..n_cells {
-                        let plain = decoded(TensorType::F16, f16.row(layer, plane, cell));
-                        let mut rotated = decoded(TensorType::Q8_0, q8_0.row(layer, plane, cell));
+                        let plain = decoded(TensorType::F16, f16.row(layer, half, cell));
+                        let mut rotated = decoded(TensorType::Q8_0, q8_0.row(layer, half, cell));
                         rotate(&mut rotated, size).expect("64 divides the row");
                         let difference = relative_difference(&plain, &rotated);
-                        assert!(difference < most, "{plane} of layer {layer}, cell {cell}: {difference}");
+                        assert!(difference < most, "{half} of layer {layer}, cell {cell}: {difference}");
                     }
                 }
             }
@@ -59,17 +59,17 @@ fn quantized_rows_rotated_back_agree_with_the_f16_rows_of_the_same_prompt() {
 fn f16_rows_rotated_and_encoded_are_nearly_the_servers_quantized_bytes() {
     let (f16, q8_0) = (cache("f16-fa-b.bin"), cache("q8-fa-b.bin"));
     let (mut equal, mut total) = (0, 0);
-    for plane in Plane::BOTH {
+    for half in Half::BOTH {
         for cell in 0..14 {
-            let mut values = decoded(TensorType::F16, f16.row(0, plane, cell));
+            let mut values = decoded(TensorType::F16, f16.row(0, half, cell));
             rotate(&mut values, 64).expect("64 divides the row");
             let mut ours = [0; 204];
             encode_row(TensorType::Q8_0, &values, &mut ours).expect("whole rows");
-            let theirs = q8_0.row(0, plane, cell);
+            let theirs = q8_0.row(0, half, cell);
             for (ours, theirs) in ours.chunks(34).zip(theirs.chunks(34)) {
                 for (ours, theirs) in ours[2..].iter().zip(&theirs[2..]) {
                     let steps = i32::from(ours.cast_signed()) - i32::from(theirs.cast_signed());
-                    assert!(steps.abs() <= 1, "{plane} of cell {cell} is {steps} levels off");
+                    assert!(steps.abs() <= 1, "{half} of cell {cell} is {steps} levels off");
                     equal += usize::from(steps == 0);
                     total += 1;
                 }

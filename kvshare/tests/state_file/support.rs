@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use kvshare::layout::TensorType;
 use kvshare::state_file::{
-    CacheSink, CacheSource, Geometry, LayerGeometry, Plane, PlaneGeometry, ReadOptions, Run, StateFile,
+    CacheSink, CacheSource, Half, LayerShape, ReadOptions, RowShape, Run, StateFile, StateShape,
 };
 
 /// A file that a stock server saved, and what its index says of it.
@@ -49,12 +49,12 @@ fn samples_in(directory: &Path) -> Vec<Sample> {
 #[derive(Debug, PartialEq)]
 pub struct MemoryCache {
     n_ctx: u64,
-    tensors: HashMap<(usize, usize, Plane), Tensor>,
+    tensors: HashMap<(usize, usize, Half), Tensor>,
 }
 
 #[derive(Debug, PartialEq)]
 struct Tensor {
-    geometry: PlaneGeometry,
+    shape: RowShape,
     bytes: Vec<u8>,
 }
 
@@ -63,12 +63,12 @@ impl MemoryCache {
     pub fn for_file(file: &StateFile, n_ctx: u64, fill: impl Fn(usize) -> u8) -> Self {
         let mut tensors = HashMap::new();
         for (stream, contents) in file.occupied() {
-            for (layer, geometry) in contents.geometry.layers.iter().enumerate() {
-                for plane in Plane::BOTH {
-                    let geometry = geometry.plane(plane);
-                    let length = geometry.row_bytes().expect("whole blocks") * n_ctx;
+            for (layer, shape) in contents.shape.layers.iter().enumerate() {
+                for half in Half::BOTH {
+                    let shape = shape.half(half);
+                    let length = shape.row_bytes().expect("whole blocks") * n_ctx;
                     let bytes = (0..length as usize).map(&fill).collect();
-                    tensors.insert((stream, layer, plane), Tensor { geometry, bytes });
+                    tensors.insert((stream, layer, half), Tensor { shape, bytes });
                 }
             }
         }
@@ -83,23 +83,23 @@ impl MemoryCache {
         (file, cache)
     }
 
-    /// One row, of a plane that is not transposed.
-    pub fn row(&self, layer: usize, plane: Plane, cell: u64) -> &[u8] {
-        let run = Run { stream: 0, layer, plane, cells: cell..cell + 1 };
-        &self.tensors[&(0, layer, plane)].bytes[self.rows(&run)]
+    /// One row, of a half that is not transposed.
+    pub fn row(&self, layer: usize, half: Half, cell: u64) -> &[u8] {
+        let run = Run { stream: 0, layer, half, cells: cell..cell + 1 };
+        &self.tensors[&(0, layer, half)].bytes[self.rows(&run)]
     }
 
     fn rows(&self, run: &Run) -> Range<usize> {
-        let tensor = &self.tensors[&(run.stream, run.layer, run.plane)];
-        let row_bytes = tensor.geometry.row_bytes().expect("whole blocks");
+        let tensor = &self.tensors[&(run.stream, run.layer, run.half)];
+        let row_bytes = tensor.shape.row_bytes().expect("whole blocks");
         assert!(run.cells.end <= self.n_ctx, "{run} is outside the cache");
         (run.cells.start * row_bytes) as usize..(run.cells.end * row_bytes) as usize
     }
 
     fn channel(&self, run: &Run, channel: u32) -> Range<usize> {
-        let tensor = &self.tensors[&(run.stream, run.layer, run.plane)];
-        let element_bytes = tensor.geometry.tensor_type.block_bytes();
-        assert!(run.cells.end <= self.n_ctx && channel < tensor.geometry.width, "{run} is outside the cache");
+        let tensor = &self.tensors[&(run.stream, run.layer, run.half)];
+        let element_bytes = tensor.shape.tensor_type.block_bytes();
+        assert!(run.cells.end <= self.n_ctx && channel < tensor.shape.width, "{run} is outside the cache");
         let at = |cell| ((u64::from(channel) * self.n_ctx + cell) * element_bytes) as usize;
         at(run.cells.start)..at(run.cells.end)
     }
@@ -109,13 +109,13 @@ impl CacheSource for MemoryCache {
     type Error = Infallible;
 
     fn read_rows(&self, run: &Run, rows: &mut [u8]) -> Result<(), Infallible> {
-        rows.copy_from_slice(&self.tensors[&(run.stream, run.layer, run.plane)].bytes[self.rows(run)]);
+        rows.copy_from_slice(&self.tensors[&(run.stream, run.layer, run.half)].bytes[self.rows(run)]);
         Ok(())
     }
 
     fn read_channel(&self, run: &Run, channel: u32, elements: &mut [u8]) -> Result<(), Infallible> {
         let range = self.channel(run, channel);
-        elements.copy_from_slice(&self.tensors[&(run.stream, run.layer, run.plane)].bytes[range]);
+        elements.copy_from_slice(&self.tensors[&(run.stream, run.layer, run.half)].bytes[range]);
         Ok(())
     }
 }
@@ -125,23 +125,23 @@ impl CacheSink for MemoryCache {
 
     fn write_rows(&mut self, run: &Run, rows: &[u8]) -> Result<(), Infallible> {
         let range = self.rows(run);
-        let tensor = self.tensors.get_mut(&(run.stream, run.layer, run.plane)).expect("a tensor for each plane");
+        let tensor = self.tensors.get_mut(&(run.stream, run.layer, run.half)).expect("a tensor for each half");
         tensor.bytes[range].copy_from_slice(rows);
         Ok(())
     }
 
     fn write_channel(&mut self, run: &Run, channel: u32, elements: &[u8]) -> Result<(), Infallible> {
         let range = self.channel(run, channel);
-        let tensor = self.tensors.get_mut(&(run.stream, run.layer, run.plane)).expect("a tensor for each plane");
+        let tensor = self.tensors.get_mut(&(run.stream, run.layer, run.half)).expect("a tensor for each half");
         tensor.bytes[range].copy_from_slice(elements);
         Ok(())
     }
 }
 
 /// `n_layer` layers of `width` elements of one type.
-pub fn geometry(n_layer: usize, tensor_type: TensorType, width: u32) -> Geometry {
-    let plane = PlaneGeometry { tensor_type, width };
-    Geometry { layers: vec![LayerGeometry { k: plane, v: plane }; n_layer], v_trans: false, n_rot_k: 0, n_rot_v: 0 }
+pub fn shape(n_layer: usize, tensor_type: TensorType, width: u32) -> StateShape {
+    let half = RowShape { tensor_type, width };
+    StateShape { layers: vec![LayerShape { k: half, v: half }; n_layer], v_trans: false, n_rot_k: 0, n_rot_v: 0 }
 }
 
 /// The bytes of `file`, with rows that count up.

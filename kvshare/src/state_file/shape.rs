@@ -7,19 +7,19 @@ use crate::layout::TensorType;
 
 /// One of the two halves of a layer's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Plane {
+pub enum Half {
     /// The keys.
     K,
     /// The values.
     V,
 }
 
-impl Plane {
+impl Half {
     /// Both, in the order of a file.
     pub const BOTH: [Self; 2] = [Self::K, Self::V];
 }
 
-impl fmt::Display for Plane {
+impl fmt::Display for Half {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::K => "K",
@@ -30,14 +30,14 @@ impl fmt::Display for Plane {
 
 /// The rows of one layer's K or V.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlaneGeometry {
+pub struct RowShape {
     /// The type of their elements.
     pub tensor_type: TensorType,
     /// Elements in a row: `n_embd_k_gqa` or `n_embd_v_gqa`.
     pub width: u32,
 }
 
-impl PlaneGeometry {
+impl RowShape {
     /// The bytes of a row, or `None` where a block does not divide it.
     pub const fn row_bytes(self) -> Option<u64> {
         self.tensor_type.row_bytes(self.width as u64)
@@ -46,28 +46,28 @@ impl PlaneGeometry {
 
 /// The rows of one layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LayerGeometry {
+pub struct LayerShape {
     /// The rows of K.
-    pub k: PlaneGeometry,
+    pub k: RowShape,
     /// The rows of V.
-    pub v: PlaneGeometry,
+    pub v: RowShape,
 }
 
-impl LayerGeometry {
-    /// The rows of `plane`.
-    pub const fn plane(&self, plane: Plane) -> PlaneGeometry {
-        match plane {
-            Plane::K => self.k,
-            Plane::V => self.v,
+impl LayerShape {
+    /// The rows of `half`.
+    pub const fn half(&self, half: Half) -> RowShape {
+        match half {
+            Half::K => self.k,
+            Half::V => self.v,
         }
     }
 }
 
 /// The rows of a whole cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct StateShape {
     /// Every layer that has a cache, in order.
-    pub layers: Vec<LayerGeometry>,
+    pub layers: Vec<LayerShape>,
     /// Whether V is stored channel by channel, as it is without flash attention.
     pub v_trans: bool,
     /// By how much K is rotated, 0 for not at all; see [`rotate`](crate::values::rotate).
@@ -76,22 +76,22 @@ pub struct Geometry {
     pub n_rot_v: u32,
 }
 
-impl Geometry {
+impl StateShape {
     /// A cache whose `n_layer` layers are all alike, neither transposed nor rotated.
-    pub fn uniform(n_layer: usize, k: PlaneGeometry, v: PlaneGeometry) -> Self {
-        Self { layers: vec![LayerGeometry { k, v }; n_layer], v_trans: false, n_rot_k: 0, n_rot_v: 0 }
+    pub fn uniform(n_layer: usize, k: RowShape, v: RowShape) -> Self {
+        Self { layers: vec![LayerShape { k, v }; n_layer], v_trans: false, n_rot_k: 0, n_rot_v: 0 }
     }
 
-    /// Whether the rows of `plane` lie channel by channel.
-    pub fn is_transposed(&self, plane: Plane) -> bool {
-        self.v_trans && plane == Plane::V
+    /// Whether the rows of `half` lie channel by channel.
+    pub fn is_transposed(&self, half: Half) -> bool {
+        self.v_trans && half == Half::V
     }
 
-    /// By how much `plane` is rotated.
-    pub fn rotation(&self, plane: Plane) -> u32 {
-        match plane {
-            Plane::K => self.n_rot_k,
-            Plane::V => self.n_rot_v,
+    /// By how much `half` is rotated.
+    pub fn rotation(&self, half: Half) -> u32 {
+        match half {
+            Half::K => self.n_rot_k,
+            Half::V => self.n_rot_v,
         }
     }
 
@@ -99,8 +99,8 @@ impl Geometry {
     pub(super) fn check(&self) -> Result<(), StateFileError> {
         check_layer_count(self.layers.len())?;
         for (index, layer) in self.layers.iter().enumerate() {
-            check_plane(index, Plane::K, layer.k, false)?;
-            check_plane(index, Plane::V, layer.v, self.v_trans)?;
+            check_half(index, Half::K, layer.k, false)?;
+            check_half(index, Half::V, layer.v, self.v_trans)?;
         }
         Ok(())
     }
@@ -113,19 +113,14 @@ pub(super) fn check_layer_count(count: usize) -> Result<(), StateFileError> {
     Ok(())
 }
 
-pub(super) fn check_plane(
-    layer: usize,
-    plane: Plane,
-    geometry: PlaneGeometry,
-    is_transposed: bool,
-) -> Result<(), StateFileError> {
-    let PlaneGeometry { tensor_type, width } = geometry;
+pub(super) fn check_half(layer: usize, half: Half, shape: RowShape, is_transposed: bool) -> Result<(), StateFileError> {
+    let RowShape { tensor_type, width } = shape;
     // An element of a block has no address of its own, so llama.cpp wants flash attention for a quantized V.
     if is_transposed && tensor_type.is_quantized() {
         return Err(StateFileError::QuantizedTransposed { layer, tensor_type });
     }
-    match geometry.row_bytes() {
+    match shape.row_bytes() {
         Some(1..=MAX_ROW_BYTES) => Ok(()),
-        _ => Err(StateFileError::Width { layer, plane, tensor_type, width }),
+        _ => Err(StateFileError::Width { layer, half, tensor_type, width }),
     }
 }
