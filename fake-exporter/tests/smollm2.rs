@@ -1,16 +1,13 @@
 //! With SmolLM2-135M, a model made by others, tokens, prompts, K and V are the stock llama-server's too.
 //!
-//! The model (98 MB) is fetched once by `scripts/fetch-smollm2.sh`. `KVSHARE_SKIP_SMOLLM2=1` skips these tests, where
-//! that is not possible; in continuous integration (`CI=true`) they are never skipped.
+//! See `tests/smollm2_file.rs` for how the model gets here, and when these tests are skipped.
 
-use std::env;
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 use fake_exporter::model::{Message, Model};
 
+#[path = "../../tests/smollm2_file.rs"]
+mod smollm2_file;
 mod support;
 use support::{
     assert_first_token_agrees, assert_greedy_text_is_likely, assert_rows_agree, ids, json, sample, stock_samples,
@@ -19,29 +16,7 @@ use support::{
 /// The model, or `None` if its tests are to be skipped.
 fn smollm2() -> Option<&'static Model> {
     static MODEL: OnceLock<Option<Model>> = OnceLock::new();
-    MODEL.get_or_init(|| path().map(|path| Model::open(path).unwrap())).as_ref()
-}
-
-fn path() -> Option<PathBuf> {
-    if env::var_os("KVSHARE_SKIP_SMOLLM2").is_some() {
-        assert_ne!(
-            env::var("CI").as_deref(),
-            Ok("true"),
-            "KVSHARE_SKIP_SMOLLM2 has no place in continuous integration"
-        );
-        // libtest captures what eprintln! prints; this must be seen.
-        let _ = writeln!(std::io::stderr(), "SKIPPED: tests with SmolLM2-135M, as KVSHARE_SKIP_SMOLLM2 is set");
-        return None;
-    }
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/fetch-smollm2.sh");
-    let output = Command::new(&script).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{} failed: {stderr}\nSet KVSHARE_SKIP_SMOLLM2=1 to skip these tests",
-        script.display()
-    );
-    Some(PathBuf::from(String::from_utf8(output.stdout).unwrap().trim_end()))
+    MODEL.get_or_init(|| smollm2_file::path().map(|path| Model::open(path).unwrap())).as_ref()
 }
 
 #[test]

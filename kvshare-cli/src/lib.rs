@@ -1,8 +1,9 @@
 //! kvshare at the command line: the demo, the layout, and the stand-ins as subcommands of one program.
 //!
-//! The commands are a library so that tests can run a handoff without a terminal; `main.rs` only parses and dispatches.
+//! The commands are a library so that tests can run a handoff without a terminal.
 #![forbid(unsafe_code)]
 
+pub mod command_line;
 pub mod cycle;
 pub mod decoder_process;
 pub mod demo;
