@@ -32,7 +32,7 @@ fn the_demo_gives_one_answer_by_every_route_and_the_checker_finds_every_element_
     let rows = report["sizes"]["rows"].as_array().unwrap();
     assert_eq!(rows.len(), 6);
     for row in rows {
-        assert!(row["verdict"].as_str().unwrap().starts_with("every element"), "{row}");
+        assert!(row["verdict"].as_str().unwrap().ends_with("is right"), "{row}");
         assert_eq!(row["evaluated"], 1);
         let (crossed, copied) = (row["crossed_bytes"].as_u64().unwrap(), row["copied_bytes"].as_u64().unwrap());
         let tokens = row["prompt_tokens"].as_u64().unwrap();
@@ -42,7 +42,7 @@ fn the_demo_gives_one_answer_by_every_route_and_the_checker_finds_every_element_
             assert!(crossed > tokens * 114_688 * 99 / 100, "28 layers of 2 x 1024 halves a token: {row}");
         }
     }
-    assert_eq!(report["sizes"]["region_bytes"], 2240 << 20);
+    assert_eq!(report["sizes"]["region_bytes"], 2240_u64 << 20);
     // One copy: the cells in use, which are 12722 of 20480, and what a small program takes besides.
     let peak = report["sizes"]["decoder_peak_bytes"].as_u64().unwrap();
     assert!(peak < 12_722 * 114_688 + (100 << 20), "{peak}");

@@ -93,12 +93,14 @@ impl Stage {
         names.filter(|name| name != EMBEDDED_NAME).collect()
     }
 
-    /// How many descriptors the decoder has open.
+    /// How many descriptors the decoder has open, but for sockets: its HTTP connections come and go.
     ///
     /// # Panics
     /// The decoder is gone.
     pub fn decoder_descriptors(&self) -> usize {
-        std::fs::read_dir(format!("/proc/{}/fd", self.decoder.id())).expect("the decoder's descriptors").count()
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.decoder.id())).expect("the decoder's descriptors");
+        let links = entries.filter_map(|entry| entry.ok()?.path().read_link().ok());
+        links.filter(|link| !link.to_string_lossy().starts_with("socket:")).count()
     }
 }
 

@@ -27,8 +27,8 @@ const DECODER: [&str; 11] = [
     "touch",
 ];
 
-/// What the checker says when every element is right; anything else names the first wrong one.
-const RIGHT: &str = "every element";
+/// How the checker's words end when every element is right; any others name the first wrong one.
+const RIGHT: &str = "is right";
 
 /// All handoffs of the second part.
 #[derive(Debug, Serialize)]
@@ -57,7 +57,7 @@ pub(super) struct SizeRow {
 
 impl SizeRow {
     pub(super) fn is_right(&self) -> bool {
-        self.evaluated == 1 && self.verdict.starts_with(RIGHT)
+        self.evaluated == 1 && self.verdict.ends_with(RIGHT)
     }
 }
 
