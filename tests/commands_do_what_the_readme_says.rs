@@ -49,6 +49,13 @@ fn the_demo_gives_one_answer_by_every_route_and_the_checker_finds_every_element_
 }
 
 #[test]
+fn the_readmes_provider_is_the_one_that_is_compiled() {
+    let example = include_str!("../kvshare/examples/provider.rs");
+    let readme = include_str!("../README.md");
+    assert!(readme.contains(&format!("```rust\n{example}```\n")));
+}
+
+#[test]
 fn the_layout_of_the_design_is_printed() {
     let shape = ["layout", "--layers", "28", "--k-width", "1024", "--v-width", "1024", "--cells", "20480"];
     let text = run(&shape);

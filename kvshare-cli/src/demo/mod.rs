@@ -37,6 +37,9 @@ pub struct DemoArguments {
     /// What to ask the model [default: a question about three stories]
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
+    /// A provider of your own, in the place of the reference provider; only the model's part runs then
+    #[arg(long, value_name = "PROGRAM")]
+    provider: Option<PathBuf>,
     /// How many tokens it may answer with
     #[arg(long, value_name = "N", default_value_t = 48)]
     tokens: u32,
@@ -58,7 +61,8 @@ pub fn run(arguments: &DemoArguments) -> Result<bool, Failure> {
     if !arguments.json {
         print(&tables::story(&story))?;
     }
-    let sizes = if arguments.no_sizes { None } else { Some(sizes::run(&stage)?) };
+    let without_sizes = arguments.no_sizes || arguments.provider.is_some();
+    let sizes = if without_sizes { None } else { Some(sizes::run(&stage)?) };
     if arguments.json {
         print(&format!("{:#}", json!({"story": story, "sizes": sizes})))?;
     } else if let Some(sizes) = &sizes {
@@ -103,11 +107,14 @@ impl Stage {
         DecoderProcess::start(&self.program, all).map_err(Failure::new)
     }
 
-    /// The cycle between `decoder` and this program's reference provider, with `arguments` of its own.
-    fn cycle(&self, decoder: &DecoderProcess, model: PathBuf, arguments: &[&str]) -> Result<Cycle, Failure> {
-        let mut provider = ProviderProgram::new(&self.program, model);
-        provider.leading_arguments =
-            ["reference-provider"].iter().chain(arguments).map(|argument| argument.into()).collect();
+    /// This program's reference provider, with `arguments` of its own.
+    fn reference_provider(&self, model: PathBuf, arguments: &[&str]) -> ProviderProgram {
+        let leading_arguments = ["reference-provider"].iter().chain(arguments).map(Into::into).collect();
+        ProviderProgram { leading_arguments, ..ProviderProgram::new(&self.program, model) }
+    }
+
+    /// The cycle between `decoder` and `provider`.
+    fn cycle(&self, decoder: &DecoderProcess, provider: ProviderProgram) -> Result<Cycle, Failure> {
         let decoder = DecoderClient::new(decoder.address()).map_err(Failure::new)?;
         Ok(Cycle { decoder, provider, slot_directory: self.slot_directory.path().to_owned() })
     }

@@ -70,7 +70,8 @@ impl Sizes {
 pub(super) fn run(stage: &Stage) -> Result<Sizes, Failure> {
     stage.say("starting a decoder with a 2240 MiB cache");
     let decoder = stage.decoder(&DECODER)?;
-    let cycle = stage.cycle(&decoder, "checker".into(), &["--checker", "--checker-shape", "28,1024,1024"])?;
+    let provider = stage.reference_provider("checker".into(), &["--checker", "--checker-shape", "28,1024,1024"]);
+    let cycle = stage.cycle(&decoder, provider)?;
     let mut sizes = Sizes {
         geometry: "28 layers, K and V 1024 wide, f16, 20480 cells (Qwen3-0.6B)",
         region_bytes: 0,

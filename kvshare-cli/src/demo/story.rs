@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use fake_exporter::model::EMBEDDED_GGUF;
+use kvshare::handoff::ProviderProgram;
 use serde::Serialize;
 
 use super::{DemoArguments, Stage, ms, quiet};
@@ -10,9 +11,6 @@ use crate::cycle::{Completion, Cycle};
 use crate::output::Failure;
 
 const STORIES: &str = include_str!("stories.txt");
-
-/// Positions of the decoder's context.
-const CONTEXT: &str = "2048";
 
 /// One question and what became of it on each route.
 #[derive(Debug, Serialize)]
@@ -64,8 +62,12 @@ pub(super) fn run(stage: &Stage, arguments: &DemoArguments) -> Result<Story, Fai
     let question = arguments.prompt.clone().unwrap_or_else(|| STORIES.to_owned());
     stage.say("starting a decoder and loading the model");
     let model_text = model.to_string_lossy().into_owned();
-    let decoder = stage.decoder(&["--model", &model_text, "--ctx-size", CONTEXT])?;
-    let cycle = stage.cycle(&decoder, model, &[])?;
+    let decoder = stage.decoder(&["--model", &model_text, "--reserve", "touch"])?;
+    let provider = match &arguments.provider {
+        Some(program) => ProviderProgram::new(program, model),
+        None => stage.reference_provider(model, &[]),
+    };
+    let cycle = stage.cycle(&decoder, provider)?;
     stage.wait(async {
         let prompt = cycle.decoder.apply_template(&question).await.map_err(Failure::new)?;
         let tokens = cycle.decoder.tokenize(&prompt).await.map_err(Failure::new)?;
