@@ -17,6 +17,7 @@
 mod child;
 mod error;
 mod facts;
+mod group;
 mod inherited;
 mod limit;
 mod posix_spawn;
