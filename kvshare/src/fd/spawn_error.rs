@@ -82,9 +82,9 @@ pub enum SpawnError {
     },
     /// The program did start, with its descriptors, but its end could not have been seen, so it was killed.
     #[error(
-        "{} was started, but another thread took the last descriptor, and it could not be watched ({source}); it was \
-         killed{}; raise the limit on descriptors (ulimit -n)",
-        program.display(), if *gone { "" } else { " and may still run" }
+        "{} was started and cannot be watched (pidfd_open failed: {source}), so it was killed{}; if the table of \
+         descriptors is full, raise its limit (ulimit -n)",
+        program.display(), if *gone { "" } else { ", but has not ended yet" }
     )]
     Unwatched {
         /// The program as it was given.
