@@ -180,10 +180,11 @@ mod tests {
     #[test]
     fn a_program_that_cannot_be_watched_is_ended_with_its_group() {
         let mut shell = Command::new("/bin/sh");
-        let shell = shell.args(["-c", "sleep 100 & wait"]).process_group(0).spawn().unwrap();
+        let mut shell = shell.args(["-c", "sleep 100 & wait"]).process_group(0).spawn().unwrap();
         let pid = Pid::from_raw(shell.id().try_into().unwrap()).unwrap();
         assert!(end_unwatched(pid));
         assert_eq!(kill_process_group(pid, Signal::KILL), Err(Errno::SRCH));
+        assert!(shell.wait().is_err(), "it is reaped already");
         assert!(!end_unwatched(pid), "what somebody else has reaped is not known to be gone");
     }
 }
