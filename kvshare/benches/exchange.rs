@@ -10,6 +10,7 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use kvshare::handoff::ReceivedShare;
 use kvshare::header::{Header, Params};
 use kvshare::layout::{Geometry, TensorType};
+use kvshare::map::Unsealed;
 use kvshare::memory::{Memfd, RegionSource as _, Reserve};
 use kvshare::share::Ledger;
 use kvshare::wire::{Limits, receive, send};
@@ -43,7 +44,7 @@ impl Decoder {
         send(ours, &self.header, &descriptors, deadline).expect("sent");
 
         let message = receive(theirs, &Limits::default(), deadline).expect("received");
-        black_box(ReceivedShare::check(message).expect("a share"));
+        black_box(ReceivedShare::check(message, Unsealed::Refuse).expect("a share"));
 
         let share = self.ledger.recognize(0, Some(number), Instant::now()).expect("recognized");
         self.ledger.adopt(share, Instant::now()).expect("adopted");

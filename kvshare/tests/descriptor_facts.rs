@@ -1,6 +1,6 @@
 //! A descriptor is known by what it is, not by what anybody says about it.
 
-use kvshare::fd::{Facts, FdError, Kind, OpenMode, Seals, check_region};
+use kvshare::fd::{Facts, FdError, Kind, OpenMode, Seals, Truncation, check_region, size};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, fcntl_add_seals, memfd_create, open};
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -40,13 +40,42 @@ fn each_kind_is_known_by_its_descriptor() {
 fn sockets_pipes_directories_and_path_only_descriptors_are_refused_as_regions() {
     for (kind, descriptor) in one_of_each() {
         let is_never_memory = matches!(kind, Kind::Socket | Kind::Pipe | Kind::Directory | Kind::PathOnly);
-        for result in [check_region(&descriptor), Facts::of(&descriptor).unwrap().check_region()] {
+        for result in [check_region(&descriptor).map(drop), Facts::of(&descriptor).unwrap().check_region()] {
             match result {
                 Err(FdError::NotARegion { kind: refused }) => assert!(is_never_memory && refused == kind),
                 other => assert!(!is_never_memory && other.is_ok(), "{kind}: {other:?}"),
             }
         }
     }
+}
+
+#[test]
+fn only_memory_with_the_three_seals_and_what_is_no_file_cannot_be_truncated() {
+    let (shrink, grow, seal) = (SealFlags::SHRINK, SealFlags::GROW, SealFlags::SEAL);
+    let possible = [SealFlags::empty(), shrink, shrink | grow, shrink | seal, grow | seal].map(|seals| (seals, false));
+    for (seals, sealed) in
+        [&possible[..], &[(shrink | grow | seal, true), (shrink | grow | seal | SealFlags::FUTURE_WRITE, true)]]
+            .concat()
+    {
+        let file = memfd("sealing", 4096);
+        fcntl_add_seals(&file, seals).unwrap();
+        let expected = if sealed { Truncation::Impossible } else { Truncation::Possible };
+        assert_eq!(check_region(&file).unwrap(), expected, "{seals:?}");
+    }
+    let unsealable = memfd_create("unsealable", MemfdFlags::CLOEXEC).unwrap();
+    assert_eq!(check_region(unsealable).unwrap(), Truncation::Possible);
+    assert_eq!(check_region(tempfile::tempfile().unwrap()).unwrap(), Truncation::Possible);
+    assert_eq!(check_region(File::open("/dev/zero").unwrap()).unwrap(), Truncation::Impossible);
+}
+
+#[test]
+fn the_size_alone_is_the_one_that_the_facts_tell() {
+    for (kind, descriptor) in one_of_each() {
+        if kind != Kind::PathOnly {
+            assert_eq!(size(&descriptor).unwrap(), Facts::of(&descriptor).unwrap().size, "{kind}");
+        }
+    }
+    assert_eq!(size(memfd("sized", 12288)).unwrap(), Some(12288));
 }
 
 #[test]

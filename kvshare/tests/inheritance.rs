@@ -209,6 +209,23 @@ fn more_descriptors_than_the_limit_allows_are_refused_before_anything_starts() {
 }
 
 #[test]
+fn nothing_starts_where_the_table_has_no_place_to_watch_it_from() {
+    in_a_process_of_its_own("nothing_starts_where_the_table_has_no_place_to_watch_it_from", &[], || {
+        use rustix::process::{Resource, Rlimit, setrlimit};
+        setrlimit(Resource::Nofile, Rlimit { current: Some(64), maximum: Some(64) }).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let mark = directory.path().join("started");
+        let filling: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        let error = Program::new("/usr/bin/touch").arg(&mark).spawn().unwrap_err();
+        assert!(matches!(error, SpawnError::TooManyDescriptors { count: 0, limit: Some(64) }), "{error}");
+        drop(filling);
+        assert!(!mark.exists());
+        assert!(Program::new("/usr/bin/touch").arg(&mark).spawn().unwrap().wait(soon()).unwrap().unwrap().success());
+        assert!(mark.exists());
+    });
+}
+
+#[test]
 fn a_program_gets_its_arguments_variables_and_directory() {
     let directory = tempfile::tempdir().unwrap();
     let mut child = Program::new("sh")
@@ -295,20 +312,20 @@ fn with_a_grandchild(and_then: &str) -> (Child, File) {
     (child, stdout)
 }
 
-fn assert_all_are_gone(mut stdout: File) {
+/// Looks once, without waiting: whoever has waited for a child need not wait for its group.
+fn assert_all_are_gone(stdout: File) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
-    let ended = poll(&mut [PollFd::new(&stdout, PollFlags::IN)], Some(&limit)).unwrap();
+    let ended = poll(&mut [PollFd::new(&stdout, PollFlags::IN)], Some(&Timespec::default())).unwrap();
     assert_eq!(ended, 1, "a process that should be gone still holds the pipe");
-    assert_eq!(stdout.read(&mut [0]).unwrap(), 0, "the last process that held the pipe has ended");
+    assert_eq!((&stdout).read(&mut [0]).unwrap(), 0, "the last process that held the pipe has ended");
 }
 
 #[test]
 fn a_signal_reaches_grandchildren() {
     let (mut child, stdout) = with_a_grandchild("wait");
     child.signal_group(Signal::KILL).unwrap();
-    assert_all_are_gone(stdout);
     assert_eq!(child.wait(soon()).unwrap().unwrap().signal(), Some(libc::SIGKILL));
+    assert_all_are_gone(stdout);
 }
 
 #[test]
@@ -325,4 +342,40 @@ fn dropping_a_child_kills_its_group_and_reaps_it() {
     drop(child);
     assert_all_are_gone(stdout);
     assert!(!std::path::Path::new(&format!("/proc/{id}")).exists(), "it is reaped, not a zombie");
+}
+
+#[test]
+fn a_grandchild_that_nobody_reaps_is_gone_all_the_same() {
+    // The subshell leaves the group, and becomes a program that does not wait for the grandchild that it has there.
+    let script = "( sleep 100 & exec setsid sleep 30 >/dev/null ) & echo started; sleep 0.2; exit 3";
+    let mut child = Program::new("/bin/sh").args(["-c", script]).stdout(Output::Pipe).spawn().unwrap();
+    let mut stdout = File::from(child.stdout.take().unwrap());
+    stdout.read_exact(&mut [0; 8]).unwrap();
+    assert_eq!(child.wait(soon()).unwrap().unwrap().code(), Some(3));
+    assert_all_are_gone(stdout);
+}
+
+#[test]
+fn a_grandchild_that_we_may_not_kill_is_told_of() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    // A program that becomes root's, whoever starts it. It ends by itself.
+    let directory = tempfile::tempdir().unwrap();
+    let setpriv = directory.path().join("setpriv");
+    std::fs::copy("/usr/bin/setpriv", &setpriv).unwrap();
+    std::fs::set_permissions(&setpriv, Permissions::from_mode(0o4755)).unwrap();
+    std::fs::set_permissions(directory.path(), Permissions::from_mode(0o755)).unwrap();
+    let as_nobody = || {
+        // The calling thread alone becomes another user.
+        let nobody = rustix::process::Uid::from_raw(65534);
+        rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        let script = format!("{} --reuid 0 sleep 4 & sleep 0.5; exit 0", setpriv.display());
+        let mut child = Program::new("/bin/sh").args(["-c", &script]).spawn().unwrap();
+        let error = child.wait(soon()).unwrap_err();
+        assert!(matches!(error, FdError::GroupRemains { status } if status.success()), "{error}");
+        std::thread::sleep(Duration::from_secs(4));
+        assert!(child.wait(soon()).unwrap().unwrap().success(), "now it is gone");
+    };
+    std::thread::scope(|scope| scope.spawn(as_nobody).join().unwrap());
 }

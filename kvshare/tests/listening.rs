@@ -377,3 +377,21 @@ fn what_is_inside_and_no_socket_is_refused() {
     let error = check_inside(Path::new("s"), Path::new("/no/such/directory")).unwrap_err();
     assert!(matches!(error, WireError::Path { call: "realpath", .. }), "{error:?}");
 }
+
+#[test]
+fn a_listener_needs_no_proc() {
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    in_a_process_of_its_own("a_listener_needs_no_proc", &[], || {
+        let (root, directory) = (File::open("/").unwrap(), slots());
+        rustix::process::chroot(directory.path()).unwrap();
+        let listener = Listener::bind("/kvshare-1.sock").unwrap();
+        connect(Path::new("/kvshare-1.sock"), soon()).unwrap();
+        listener.accept(soon()).unwrap();
+        drop(listener);
+        assert_eq!(entries(Path::new("/")), [""; 0]);
+        rustix::process::fchdir(root).unwrap();
+        rustix::process::chroot(".").unwrap();
+    });
+}

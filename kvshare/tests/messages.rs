@@ -77,7 +77,7 @@ fn descriptors_spread_over_the_bytes_of_a_message_arrive_in_order() {
 fn any_number_of_descriptors_crosses_in_order() {
     let [zero, one] = ["bit-0", "bit-1"].map(memfd);
     // A sequence that differs from itself shifted, reversed or with a part left out.
-    let bit = |index: usize| (index * index / 7 + index) % 3 == 0;
+    let bit = |index: usize| (index * index / 7 + index).is_multiple_of(3);
     for count in [0, 1, 2, 252, 253, 254, 505, 506, 507] {
         let descriptors: Vec<_> = (0..count).map(|index| if bit(index) { one.as_fd() } else { zero.as_fd() }).collect();
         let (ours, theirs) = UnixStream::pair().unwrap();

@@ -6,10 +6,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kvshare::handoff::{Cancel, ReceivedShare, ShareDesk, ShareFailure};
-use kvshare::header::{Header, HeaderError, Params};
+use kvshare::header::{Header, HeaderError, Params, Region};
 use kvshare::layout::{Geometry, TensorType};
+use kvshare::map::Unsealed;
 use kvshare::memory::{Memfd, RegionSource as _};
 use kvshare::wire::{WireError, connect};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 fn directory() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
@@ -38,8 +40,16 @@ fn open_descriptors_named(name: &str) -> usize {
 
 /// What a desk receives from a decoder that does as `decoder` says.
 fn received(decoder: impl FnOnce(&Path) + Send + 'static) -> Result<ReceivedShare, ShareFailure> {
+    received_at(|desk| desk, decoder)
+}
+
+/// The same, at a desk that was set up by `set_up`.
+fn received_at(
+    set_up: impl FnOnce(ShareDesk) -> ShareDesk,
+    decoder: impl FnOnce(&Path) + Send + 'static,
+) -> Result<ReceivedShare, ShareFailure> {
     let directory = directory();
-    let desk = ShareDesk::open(directory.path()).unwrap();
+    let desk = set_up(ShareDesk::open(directory.path()).unwrap());
     let path = desk.path().to_owned();
     let decoder = std::thread::spawn(move || decoder(&path));
     let outcome = desk.receive(soon(), &Cancel::new().unwrap());
@@ -91,6 +101,33 @@ fn a_share_that_does_not_fit_together_is_refused_and_closed() {
         assert!(expected(&failure), "{name}: {failure}");
         assert_eq!(open_descriptors_named(name), 0, "{name}");
     }
+}
+
+/// Memory that anybody who holds it can truncate.
+fn unsealed(name: &str, size: u64) -> OwnedFd {
+    let memfd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&memfd, size).unwrap();
+    memfd
+}
+
+#[test]
+fn memory_that_could_be_truncated_is_refused_before_a_provider_starts() {
+    let layout = Geometry::uniform(2, 64, 64, 256, TensorType::F16).layout().unwrap();
+    // The same region once more, in a group of its own.
+    let mut header = Header::describe(&layout, None, None);
+    header.tensors.clear();
+    header.regions.push(Region { fd: 1, group: 1, ..header.regions[0] });
+    let text = header.to_json();
+    let decoder = move |path: &Path| {
+        let memory = [memory("desk-sealed", 131_072), unsealed("desk-unsealed", 131_072)];
+        send(path, &text, &memory.each_ref().map(|memory| memory.as_fd()));
+    };
+    let failure = received(decoder.clone()).unwrap_err();
+    assert!(matches!(failure, ShareFailure::Unsealed { index: 1 }), "{failure}");
+    assert_eq!((open_descriptors_named("desk-sealed"), open_descriptors_named("desk-unsealed")), (0, 0));
+
+    let share = received_at(|desk| desk.unsealed(Unsealed::AcceptSigbus), decoder).unwrap();
+    assert_eq!(share.descriptors.len(), 2);
 }
 
 #[test]

@@ -23,16 +23,16 @@ impl Decoder {
     pub fn share(&mut self, socket: &Path) -> Result<u64, DecoderError> {
         self.settings.check_sharing()?;
         let path = check_inside(socket, self.settings.slot_directory()?)?;
-        if self.settings.misbehaviour.is_some_and(|kind| kind.stays_away()) {
-            return self.lease();
-        }
         let deadline = Instant::now() + SHARE_TIMEOUT;
-        let connection = connect(&path, deadline)?;
+        let stays_away = self.settings.misbehaviour.is_some_and(|kind| kind.stays_away());
+        let connection = if stays_away { None } else { Some(connect(&path, deadline)?) };
         // A peer that may still write an earlier share must not reach this one's cells.
         self.own_cells()?;
         // The lease begins before the first descriptor leaves: a send that breaks off midway has handed out the cells.
         let share_id = self.lease()?;
-        self.send(connection, deadline)?;
+        if let Some(connection) = connection {
+            self.send(connection, deadline)?;
+        }
         Ok(share_id)
     }
 

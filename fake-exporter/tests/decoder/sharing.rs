@@ -114,7 +114,7 @@ fn a_new_share_replaces_the_one_before() {
     let first = share(&server);
     let second = share(&server);
     let error = server.refused("/slots/0?action=adopt", first.adopt_body(&tokens));
-    assert!(error["message"].as_str().unwrap().contains("replaced by a later share"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("reclaimed since"), "{error}");
     // Whoever still writes the first share's cells does not reach the second's.
     second.provide(&tokens[..29]);
     first.provide(&prompt(40)[10..]);

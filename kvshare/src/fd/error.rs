@@ -2,6 +2,7 @@
 
 use super::Kind;
 use std::io;
+use std::process::ExitStatus;
 
 /// Why a descriptor was refused, or could not be looked at.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,16 @@ pub enum FdError {
     NotInherited {
         /// The number as it was given.
         number: i32,
+    },
+    /// A program that we started has ended, and a process of its group did not die of `SIGKILL`: a driver holds it in the
+    /// kernel, or it has taken on another user's rights.
+    #[error(
+        "the program ended ({status}), but a process that it started still runs after SIGKILL; do not use the memory \
+         again that it was given"
+    )]
+    GroupRemains {
+        /// How the program itself ended.
+        status: ExitStatus,
     },
     /// The operating system refused a call.
     #[error("{call} failed: {source}")]

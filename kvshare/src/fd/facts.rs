@@ -2,14 +2,14 @@
 //!
 //! Everything is read from the descriptor itself and none of it from what a peer says.
 
-use super::FdError;
-use rustix::fs::{FileType, OFlags, SealFlags, SeekFrom, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, seek};
-use rustix::io::FdFlags;
+use super::{FdError, REQUIRED_SEALS, Seals};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, seek};
+use rustix::io::{Errno, FdFlags};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// `DMA_BUF_MAGIC` of the kernel's `include/uapi/linux/magic.h`: the file system type of a dma-buf.
-const DMA_BUF_MAGIC: u64 = 0x444d_4142;
+pub(crate) const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
 /// What kind of thing a descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,48 +93,6 @@ impl From<OFlags> for OpenMode {
     }
 }
 
-/// The seals on a memfd: what nobody can do to it any more (`F_GET_SEALS` of
-/// [fcntl(2)](https://man7.org/linux/man-pages/man2/F_GET_SEALS.2const.html)).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Seals {
-    /// It cannot be made shorter, so a mapping of it cannot lose its pages.
-    pub shrink: bool,
-    /// It cannot be made longer.
-    pub grow: bool,
-    /// It cannot be written.
-    pub write: bool,
-    /// It cannot be written except through mappings that exist already.
-    pub future_write: bool,
-    /// No seal can be added.
-    pub seal: bool,
-}
-
-impl From<SealFlags> for Seals {
-    fn from(flags: SealFlags) -> Self {
-        Self {
-            shrink: flags.contains(SealFlags::SHRINK),
-            grow: flags.contains(SealFlags::GROW),
-            write: flags.contains(SealFlags::WRITE),
-            future_write: flags.contains(SealFlags::FUTURE_WRITE),
-            seal: flags.contains(SealFlags::SEAL),
-        }
-    }
-}
-
-impl fmt::Display for Seals {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [
-            (self.shrink, "shrink"),
-            (self.grow, "grow"),
-            (self.write, "write"),
-            (self.future_write, "future write"),
-            (self.seal, "seal"),
-        ];
-        let set: Vec<&str> = names.into_iter().filter_map(|(is_set, name)| is_set.then_some(name)).collect();
-        formatter.pad(&if set.is_empty() { "none".to_owned() } else { set.join(", ") })
-    }
-}
-
 /// Which file a descriptor stands for: equal for two descriptors of one file, however they came here.
 ///
 /// This tells memfds, dma-bufs and files apart. It does not tell CUDA allocations apart, whose descriptors all stand for
@@ -145,6 +103,12 @@ pub struct Identity {
     pub device: u64,
     /// The file's number on that device.
     pub inode: u64,
+}
+
+impl Identity {
+    pub(crate) fn of(status: &Stat) -> Self {
+        Self { device: status.st_dev, inode: status.st_ino }
+    }
 }
 
 /// What one descriptor is.
@@ -178,10 +142,12 @@ impl Facts {
     pub fn of(descriptor: impl AsFd) -> Result<Self, FdError> {
         let descriptor = descriptor.as_fd();
         let flags = fcntl_getfl(descriptor).map_err(FdError::system("fcntl F_GETFL"))?;
+        // Seals come before the size: a holder that truncates and then seals must not pass with the size from before.
+        let seals = fcntl_get_seals(descriptor).ok().map(Seals::from);
         let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
         let link = link(descriptor)?;
-        let seals = fcntl_get_seals(descriptor).ok().map(Seals::from);
-        let kind = match coarse_kind(flags, FileType::from_raw_mode(status.st_mode)) {
+        let coarse = if flags.contains(OFlags::PATH) { Kind::PathOnly } else { coarse_kind(&status) };
+        let kind = match coarse {
             Kind::RegularFile | Kind::Other if is_dma_buf(descriptor)? => Kind::DmaBuf,
             Kind::RegularFile if link.starts_with("/memfd:") && seals.is_some() => Kind::Memfd,
             Kind::RegularFile if link.starts_with("anon_inode:") => Kind::Other,
@@ -192,7 +158,7 @@ impl Facts {
             kind,
             size: match kind {
                 Kind::Memfd | Kind::RegularFile => u64::try_from(status.st_size).ok(),
-                Kind::DmaBuf => dma_buf_size(descriptor),
+                Kind::DmaBuf => dma_buf_size(descriptor).ok(),
                 _ => None,
             },
             access: flags.into(),
@@ -210,7 +176,7 @@ impl Facts {
             close_on_exec: rustix::io::fcntl_getfd(descriptor)
                 .map_err(FdError::system("fcntl F_GETFD"))?
                 .contains(FdFlags::CLOEXEC),
-            identity: Identity { device: status.st_dev, inode: status.st_ino },
+            identity: Identity::of(&status),
         })
     }
 
@@ -224,41 +190,73 @@ impl Facts {
     }
 }
 
-/// Refuses a socket, a pipe, a directory and an `O_PATH` descriptor, none of which is ever memory.
+/// Whether the size of a region's memory can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Truncation {
+    /// It never changes: a memfd sealed against shrinking, growing and further seals, a dma-buf, a device's memory.
+    Impossible,
+    /// Whoever else holds it can truncate it: a memfd without those seals, or a file.
+    Possible,
+}
+
+/// Refuses a socket, a pipe, a directory and an `O_PATH` descriptor, none of which is ever memory, and tells of all
+/// others whether their memory can be truncated.
 ///
-/// Costs two system calls, against the eight or so of [`Facts::of`].
+/// Costs one system call for a memfd, two or three for others, against the eight or so of [`Facts::of`].
 ///
 /// # Errors
 ///
 /// [`FdError::NotARegion`], and [`FdError::System`] if the kernel refuses to tell.
-pub fn check_region(descriptor: impl AsFd) -> Result<(), FdError> {
+pub fn check_region(descriptor: impl AsFd) -> Result<Truncation, FdError> {
     let descriptor = descriptor.as_fd();
-    let flags = fcntl_getfl(descriptor).map_err(FdError::system("fcntl F_GETFL"))?;
-    let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
-    region_kind(coarse_kind(flags, FileType::from_raw_mode(status.st_mode)))
+    match fcntl_get_seals(descriptor) {
+        Ok(seals) if seals.contains(REQUIRED_SEALS) => return Ok(Truncation::Impossible),
+        Ok(_) => return Ok(Truncation::Possible),
+        // Of a descriptor that is open, it is the answer to O_PATH (open(2)).
+        Err(Errno::BADF) => return Err(FdError::NotARegion { kind: Kind::PathOnly }),
+        // EINVAL: no memfd.
+        Err(_) => {}
+    }
+    let kind = coarse_kind(&fstat(descriptor).map_err(FdError::system("fstat"))?);
+    region_kind(kind)?;
+    let is_file = kind == Kind::RegularFile && !is_dma_buf(descriptor)?;
+    Ok(if is_file { Truncation::Possible } else { Truncation::Impossible })
 }
 
 /// How many bytes a descriptor's file or buffer has, `None` where it does not tell.
 ///
-/// Costs two or three system calls, against the eight or so of [`Facts::of`].
+/// Costs one system call for a memfd or a file, three for a dma-buf, against the eight or so of [`Facts::of`].
 ///
 /// # Errors
 ///
 /// [`FdError::System`] if the kernel refuses to tell.
 pub fn size(descriptor: impl AsFd) -> Result<Option<u64>, FdError> {
     let descriptor = descriptor.as_fd();
-    if is_dma_buf(descriptor)? {
-        return Ok(dma_buf_size(descriptor));
-    }
     let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
-    let is_file = FileType::from_raw_mode(status.st_mode) == FileType::RegularFile;
-    Ok(if is_file { u64::try_from(status.st_size).ok() } else { None })
+    match coarse_kind(&status) {
+        Kind::RegularFile => Ok(u64::try_from(status.st_size).ok()),
+        Kind::Other if is_dma_buf(descriptor)? => {
+            dma_buf_size(descriptor).map(Some).map_err(FdError::system("lseek of a dma-buf"))
+        }
+        _ => Ok(None),
+    }
 }
 
-/// A dma-buf has no position: seeking to its end only tells where that is (the kernel's drivers/dma-buf/dma-buf.c,
-/// dma_buf_llseek).
-fn dma_buf_size(descriptor: BorrowedFd<'_>) -> Option<u64> {
-    seek(descriptor, SeekFrom::End(0)).ok()
+/// Which file a descriptor stands for.
+pub(crate) fn identity(descriptor: BorrowedFd<'_>) -> Result<Identity, Errno> {
+    fstat(descriptor).map(|status| Identity::of(&status))
+}
+
+/// Whether a descriptor is a dma-buf, of which the file type of its status says nothing.
+fn is_dma_buf(descriptor: BorrowedFd<'_>) -> Result<bool, FdError> {
+    let file_system = fstatfs(descriptor).map_err(FdError::system("fstatfs"))?;
+    Ok(u64::try_from(file_system.f_type) == Ok(DMA_BUF_MAGIC))
+}
+
+/// The size of a dma-buf. It has no position: seeking to its end only tells where that is (the kernel's
+/// drivers/dma-buf/dma-buf.c, dma_buf_llseek).
+pub(crate) fn dma_buf_size(descriptor: BorrowedFd<'_>) -> Result<u64, Errno> {
+    seek(descriptor, SeekFrom::End(0))
 }
 
 fn region_kind(kind: Kind) -> Result<(), FdError> {
@@ -268,12 +266,9 @@ fn region_kind(kind: Kind) -> Result<(), FdError> {
     }
 }
 
-/// The kind as far as the file type tells it.
-fn coarse_kind(flags: OFlags, file_type: FileType) -> Kind {
-    if flags.contains(OFlags::PATH) {
-        return Kind::PathOnly;
-    }
-    match file_type {
+/// The kind as far as the file type tells it. A dma-buf has no file type, or that of a regular file.
+fn coarse_kind(status: &Stat) -> Kind {
+    match FileType::from_raw_mode(status.st_mode) {
         FileType::RegularFile => Kind::RegularFile,
         FileType::Directory => Kind::Directory,
         FileType::Socket => Kind::Socket,
@@ -281,11 +276,6 @@ fn coarse_kind(flags: OFlags, file_type: FileType) -> Kind {
         FileType::CharacterDevice | FileType::BlockDevice => Kind::Device,
         FileType::Symlink | FileType::Unknown => Kind::Other,
     }
-}
-
-fn is_dma_buf(descriptor: BorrowedFd<'_>) -> Result<bool, FdError> {
-    let file_system = fstatfs(descriptor).map_err(FdError::system("fstatfs"))?;
-    Ok(u64::try_from(file_system.f_type) == Ok(DMA_BUF_MAGIC))
 }
 
 /// Where the descriptor's link in `/proc` points, which is the only place that names a memfd.

@@ -17,20 +17,25 @@
 mod child;
 mod error;
 mod facts;
+mod group;
 mod inherited;
 mod limit;
 mod posix_spawn;
 mod ready;
+mod seals;
 mod spawn;
 mod spawn_error;
 
 pub use child::Child;
 pub use error::FdError;
-pub use facts::{Facts, Identity, Kind, OpenMode, Seals, check_region, size};
+pub(crate) use facts::{DMA_BUF_MAGIC, dma_buf_size, identity};
+pub use facts::{Facts, Identity, Kind, OpenMode, Truncation, check_region, size};
 pub use inherited::take_inherited;
 pub use limit::DescriptorLimit;
 pub(crate) use ready::ready;
 pub use rustix::process::Signal;
+pub(crate) use seals::REQUIRED_SEALS;
+pub use seals::Seals;
 pub use spawn::{Output, Program};
 pub use spawn_error::SpawnError;
 

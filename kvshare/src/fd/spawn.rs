@@ -1,9 +1,11 @@
 //! Starting a program that inherits exactly the descriptors it is given.
 
+use super::child::end_unwatched;
 use super::posix_spawn::{Plan, Stream};
 use super::{Child, DescriptorLimit, FIRST_INHERITED, SpawnError};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString};
 use std::io;
@@ -124,6 +126,11 @@ impl<'fd> Program<'fd> {
     ///
     /// [`SpawnError`] says which of the program, its directory, its arguments or its descriptors was at fault.
     pub fn spawn(self) -> Result<Child, SpawnError> {
+        // Keeps a place in the table, so that the program's own pidfd does not fail once it runs.
+        let place = pidfd_open(getpid(), PidfdFlags::empty()).map_err(|errno| match errno {
+            Errno::MFILE => self.too_many(),
+            errno => self.system("pidfd_open", errno),
+        })?;
         let (stdout, our_stdout) = self.stream(self.stdout)?;
         let (stderr, our_stderr) = self.stream(self.stderr)?;
         let plan = Plan {
@@ -135,7 +142,14 @@ impl<'fd> Program<'fd> {
             descriptors: self.descriptors.iter().map(|descriptor| self.lift(descriptor)).collect::<Result<_, _>>()?,
         };
         let pid = plan.start().map_err(|errno| self.diagnose(errno))?;
-        Child::new(pid, our_stdout, our_stderr).map_err(|errno| self.system("pidfd_open", errno))
+        drop(place);
+        match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(pidfd) => Ok(Child::new(pid, pidfd, our_stdout, our_stderr)),
+            Err(errno) => {
+                let gone = end_unwatched(pid);
+                Err(SpawnError::Unwatched { program: self.path, source: errno.into(), gone })
+            }
+        }
     }
 
     /// The program's end of a standard stream, and ours.
@@ -152,13 +166,11 @@ impl<'fd> Program<'fd> {
 
     /// A duplicate of `descriptor` above every number that the program will see.
     fn lift(&self, descriptor: impl AsFd) -> Result<OwnedFd, SpawnError> {
-        let count = self.descriptors.len();
-        let too_many = || SpawnError::TooManyDescriptors { count, limit: DescriptorLimit::current().soft };
-        let above =
-            i32::try_from(count).ok().and_then(|count| count.checked_add(FIRST_INHERITED)).ok_or_else(too_many)?;
+        let above = i32::try_from(self.descriptors.len()).ok().and_then(|count| count.checked_add(FIRST_INHERITED));
+        let above = above.ok_or_else(|| self.too_many())?;
         fcntl_dupfd_cloexec(descriptor, above).map_err(|errno| match errno {
             // EINVAL is what F_DUPFD answers where `above` itself is over the limit.
-            Errno::MFILE | Errno::INVAL => too_many(),
+            Errno::MFILE | Errno::INVAL => self.too_many(),
             errno => self.system("fcntl F_DUPFD_CLOEXEC", errno),
         })
     }
@@ -226,6 +238,10 @@ impl<'fd> Program<'fd> {
             Errno::TOOBIG => SpawnError::ArgumentsTooLong,
             errno => self.system("posix_spawn", errno),
         }
+    }
+
+    fn too_many(&self) -> SpawnError {
+        SpawnError::TooManyDescriptors { count: self.descriptors.len(), limit: DescriptorLimit::current().soft }
     }
 
     fn system(&self, call: &'static str, errno: Errno) -> SpawnError {

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why a program could not be started. No process exists then, and no descriptor was passed on.
+/// Why a program could not be started. No process exists then, and no descriptor was passed on, but for
+/// [`Unwatched`](Self::Unwatched).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpawnError {
@@ -78,6 +79,20 @@ pub enum SpawnError {
         part: &'static str,
         /// The part's text.
         value: String,
+    },
+    /// The program did start, with its descriptors, but its end could not have been seen, so it was killed.
+    #[error(
+        "{} was started and cannot be watched (pidfd_open failed: {source}), so it was killed{}; if the table of \
+         descriptors is full, raise its limit (ulimit -n)",
+        program.display(), if *gone { "" } else { ", but has not ended yet" }
+    )]
+    Unwatched {
+        /// The program as it was given.
+        program: PathBuf,
+        /// What the system answered to `pidfd_open`.
+        source: io::Error,
+        /// Whether it and its group are known to be gone.
+        gone: bool,
     },
     /// The operating system refused a call.
     #[error("cannot start {}: {call} failed: {source}", program.display())]

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::Cancel;
 use crate::fd::{self, FdError};
 use crate::header::{Header, HeaderError};
+use crate::map::Unsealed;
 use crate::wire::{Limits, Listener, Message, WireError};
 
 /// Numbers the sockets of this process.
@@ -20,6 +21,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 #[derive(Debug)]
 pub struct ShareDesk {
     listener: Listener,
+    unsealed: Unsealed,
 }
 
 /// What a decoder shared: a header that holds together and describes the descriptors that came with it.
@@ -51,6 +53,15 @@ pub enum ShareFailure {
         /// What is wrong with it.
         source: FdError,
     },
+    /// Whoever else holds a descriptor's memory could truncate it.
+    #[error(
+        "descriptor {index} of the share is not sealed, so that its other holders could truncate it and kill the \
+         provider; seal it with F_SEAL_SHRINK, F_SEAL_GROW and F_SEAL_SEAL, or accept unsealed memory"
+    )]
+    Unsealed {
+        /// Which one.
+        index: usize,
+    },
     /// Cancelled, or the deadline came, before the decoder connected.
     #[error("the decoder did not connect to the socket: {reason}")]
     NobodyCame {
@@ -63,7 +74,7 @@ pub enum ShareFailure {
 }
 
 impl ShareDesk {
-    /// Listens at `kvshare-N.sock` in `directory`, which must be ours and of mode 0700.
+    /// Listens at `kvshare-PID-N.sock` in `directory`, which must be ours and of mode 0700.
     ///
     /// # Errors
     /// A directory that others can reach, a path too long for a socket, or one that is taken.
@@ -71,7 +82,14 @@ impl ShareDesk {
         // The process's id keeps two proxies apart that were pointed at one slot directory.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("kvshare-{}-{number}.sock", std::process::id());
-        Ok(Self { listener: Listener::bind(directory.join(name))? })
+        Ok(Self { listener: Listener::bind(directory.join(name))?, unsealed: Unsealed::Refuse })
+    }
+
+    /// Says whether memory that the decoder could truncate is received. It is refused unless this is called: the provider
+    /// that [`run`](crate::provider::run) makes would refuse it, when it is too late for the file route, and another may
+    /// be killed by it.
+    pub fn unsealed(self, unsealed: Unsealed) -> Self {
+        Self { unsealed, ..self }
     }
 
     /// Where the decoder is to connect.
@@ -87,7 +105,7 @@ impl ShareDesk {
     pub fn receive(self, deadline: Instant, cancel: &Cancel) -> Result<ReceivedShare, ShareFailure> {
         self.wait(deadline, cancel)?;
         let message = self.listener.accept(deadline)?.receive(&Limits::default(), deadline)?;
-        ReceivedShare::check(message)
+        ReceivedShare::check(message, self.unsealed)
     }
 
     fn wait(&self, deadline: Instant, cancel: &Cancel) -> Result<(), ShareFailure> {
@@ -112,14 +130,17 @@ impl ReceivedShare {
     /// Checks a message's header, and that it and the descriptors belong together.
     ///
     /// # Errors
-    /// [`ShareFailure::Header`] or [`ShareFailure::Descriptor`].
-    pub fn check(message: Message) -> Result<Self, ShareFailure> {
-        let Message { header: header_bytes, descriptors, .. } = message;
+    /// [`ShareFailure::Header`], [`ShareFailure::Unsealed`] or [`ShareFailure::Descriptor`].
+    pub fn check(message: Message, unsealed: Unsealed) -> Result<Self, ShareFailure> {
+        let Message { header: header_bytes, descriptors, unsealed: truncatable } = message;
         let header = Header::parse(&header_bytes)?;
         let size =
             |(index, descriptor)| fd::size(descriptor).map_err(|source| ShareFailure::Descriptor { index, source });
         let sizes = descriptors.iter().enumerate().map(size).collect::<Result<Vec<_>, _>>()?;
         header.check_descriptors(&sizes)?;
+        if let (Unsealed::Refuse, Some(&index)) = (unsealed, truncatable.first()) {
+            return Err(ShareFailure::Unsealed { index });
+        }
         Ok(Self { header, header_bytes, descriptors })
     }
 }

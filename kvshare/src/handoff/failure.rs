@@ -21,7 +21,7 @@ pub enum ProviderFailure {
         /// What the system said.
         source: io::Error,
     },
-    /// The program did not start.
+    /// The program did not start, or could not be watched.
     #[error(transparent)]
     Start(#[from] SpawnError),
     /// It ran past its limit and was stopped.
@@ -71,13 +71,20 @@ pub enum ProviderFailure {
 impl ProviderFailure {
     /// Whether the provider may have begun to write. If not, another route can be tried.
     pub fn after_start(&self) -> bool {
-        !matches!(self, Self::Prepare { .. } | Self::Start(_))
+        match self {
+            Self::Prepare { .. } => false,
+            Self::Start(error) => matches!(error, SpawnError::Unwatched { .. }),
+            _ => true,
+        }
     }
 
-    /// Whether the provider may still be alive, so that its regions must not be used again.
+    /// Whether the provider, or a helper that it started, may still be alive, so that its regions must not be used again.
     pub fn may_still_write(&self) -> bool {
         match self {
-            Self::TimedOut { ending, .. } | Self::Cancelled { ending } => *ending == Ending::StillRunning,
+            Self::TimedOut { ending, .. } | Self::Cancelled { ending } | Self::Failed { ending, .. } => {
+                matches!(ending, Ending::StillRunning | Ending::HelpersRunning)
+            }
+            Self::Start(SpawnError::Unwatched { gone, .. }) => !gone,
             Self::Watch(_) => true,
             _ => false,
         }
@@ -97,6 +104,8 @@ pub enum Ending {
     Signal(i32),
     /// Not at all, though it was killed: a driver holds it in the kernel.
     StillRunning,
+    /// By itself or killed, but a process of its group still runs after `SIGKILL`.
+    HelpersRunning,
 }
 
 impl std::fmt::Display for Ending {
@@ -105,6 +114,7 @@ impl std::fmt::Display for Ending {
             Self::Exit(status) => write!(formatter, "exit status {status}"),
             Self::Signal(number) => write!(formatter, "signal {number}"),
             Self::StillRunning => write!(formatter, "still running after SIGKILL"),
+            Self::HelpersRunning => write!(formatter, "a process that it started is still running after SIGKILL"),
         }
     }
 }

@@ -9,7 +9,7 @@
 mod cancel;
 mod desk;
 mod failure;
-mod output;
+mod lines;
 mod program;
 mod report;
 mod watch;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::output::Output;
+use super::lines::Lines;
 use super::{Cancel, Ending};
 use crate::fd::{Child, FdError, Signal};
 
@@ -49,22 +49,26 @@ pub(super) fn watch(
     cancel: Option<&Cancel>,
     log: &mut dyn FnMut(&str),
 ) -> Result<Watched, FdError> {
-    let mut stdout = Output::new(child.stdout.take());
-    let mut stderr = Output::new(child.stderr.take());
+    let mut stdout = Lines::new(child.stdout.take())?;
+    let mut stderr = Lines::new(child.stderr.take())?;
     let (mut last_stdout, mut last_stderr) = (None, None);
     let mut phase = Phase::Running;
     let mut stopped = None;
 
     let ending = loop {
-        let exited = child.try_wait()?;
+        let exited = match child.try_wait() {
+            Ok(status) => status.map(Ending::from),
+            Err(FdError::GroupRemains { .. }) => Some(Ending::HelpersRunning),
+            Err(error) => return Err(error),
+        };
         let limit = if exited.is_some() { PIPE_BYTES } else { TURN_BYTES };
         stdout.take(limit, &mut |line| keep_last(line, &mut last_stdout));
         stderr.take(limit, &mut |line| {
             keep_last(line, &mut last_stderr);
             log(line);
         });
-        if let Some(status) = exited {
-            break status.into();
+        if let Some(ending) = exited {
+            break ending;
         }
         let now = Instant::now();
         let wake_at = match phase {

@@ -7,11 +7,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::ioctl::{Setter, opcode};
 
 use super::{Access, MapError};
+use crate::fd;
 
 /// How long [`MappedRegion::begin_cpu_access`](super::MappedRegion::begin_cpu_access) waits for devices. The kernel
 /// itself would wait for ever for work that was announced and never submitted.
@@ -39,13 +40,15 @@ impl CpuAccess {
     }
 
     pub(super) fn begin(dma_buf: Arc<OwnedFd>, access: Access) -> Result<Self, MapError> {
-        let (direction, ready) = match access {
+        let (direction, finished) = match access {
             // Readers wait for the devices that write, writers for all.
             Access::ReadOnly => (DMA_BUF_SYNC_READ, PollFlags::IN),
             Access::ReadWrite => (DMA_BUF_SYNC_READ | DMA_BUF_SYNC_WRITE, PollFlags::OUT),
         };
         let deadline = Instant::now() + CPU_ACCESS_TIMEOUT;
-        wait_for_devices(&dma_buf, ready, deadline)?;
+        if !fd::ready(dma_buf.as_fd(), finished, deadline).map_err(MapError::system("poll"))? {
+            return Err(MapError::DeviceBusy { seconds: CPU_ACCESS_TIMEOUT.as_secs() });
+        }
         sync(&dma_buf, DMA_BUF_SYNC_START | direction, deadline)?;
         Ok(Self { open: Some(dma_buf), direction })
     }
@@ -71,19 +74,6 @@ impl Drop for CpuAccess {
     fn drop(&mut self) {
         // Nobody is left to tell; whoever wants to know calls `end`.
         let _ = self.end_once();
-    }
-}
-
-fn wait_for_devices(dma_buf: &OwnedFd, ready: PollFlags, deadline: Instant) -> Result<(), MapError> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(dma_buf, ready)], Some(&left)) {
-            Ok(0) => return Err(MapError::DeviceBusy { seconds: CPU_ACCESS_TIMEOUT.as_secs() }),
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(MapError::System { call: "poll", errno }),
-        }
     }
 }
 

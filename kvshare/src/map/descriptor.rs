@@ -2,30 +2,19 @@
 
 use std::os::fd::BorrowedFd;
 
-use rustix::fs::{FileType, OFlags, SealFlags, SeekFrom};
+use rustix::fs::{FileType, OFlags, SealFlags};
 
 use super::{Access, Extent, MapError, Unsealed};
+use crate::fd::{DMA_BUF_MAGIC, REQUIRED_SEALS, dma_buf_size};
 
-/// `HUGETLBFS_MAGIC` and `DMA_BUF_MAGIC` (linux/magic.h), as `fstatfs` tells them.
-const HUGETLBFS_MAGIC: u32 = 0x9584_58f6;
-const DMA_BUF_MAGIC: u32 = 0x444d_4142;
+/// `HUGETLBFS_MAGIC` (linux/magic.h), as `fstatfs` tells it.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// Without these a holder could truncate the file under a mapping, or take the right to seal it from us.
-const REQUIRED_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
-
-/// What a descriptor refers to, as far as mapping it goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// A memfd, or a file on a disk or a tmpfs.
-    File,
-    /// A buffer that devices share. Its size never changes.
-    DmaBuf,
-}
-
-/// What the kernel says of a descriptor. Nothing of it comes from the peer that sent it.
+/// What the kernel says of a descriptor, as far as mapping it goes. Nothing of it comes from the peer that sent it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts {
-    pub kind: Kind,
+pub(super) struct Mappable {
+    /// Whether it is a buffer that devices share, whose size never changes, and not a memfd or a file.
+    pub is_dma_buf: bool,
     /// Mappings start and end at multiples of this.
     pub page_bytes: u64,
     size: u64,
@@ -33,29 +22,27 @@ pub(super) struct Facts {
     seals: SealFlags,
 }
 
-impl Facts {
+impl Mappable {
     /// Asks the kernel.
     pub fn of(descriptor: BorrowedFd<'_>) -> Result<Self, MapError> {
         let file_system = rustix::fs::fstatfs(descriptor).map_err(MapError::system("fstatfs"))?;
+        // The type is a 32-bit number, whatever the machine's C library keeps it in.
+        let file_system_type = u64::from(file_system.f_type as u32);
         let mode = rustix::fs::fcntl_getfl(descriptor).map_err(MapError::system("F_GETFL"))?;
         // Seals come before the size: a holder that truncates and then seals must not pass with the size from before.
         // Files that know no seals answer EINVAL: they have none.
         let seals = rustix::fs::fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
-        let mut page_bytes = rustix::param::page_size() as u64;
-        let (kind, size) = match file_system.f_type as u32 {
-            DMA_BUF_MAGIC => {
-                // A dma-buf tells its size so (Linux, Documentation/driver-api/dma-buf.rst); nothing moves.
-                let end = rustix::fs::seek(descriptor, SeekFrom::End(0)).map_err(MapError::system("lseek"))?;
-                (Kind::DmaBuf, end)
-            }
-            file_system_type => {
-                if file_system_type == HUGETLBFS_MAGIC {
-                    page_bytes = file_system.f_bsize as u64;
-                }
-                (Kind::File, file_size(descriptor)?)
-            }
+        let is_dma_buf = file_system_type == DMA_BUF_MAGIC;
+        let size = if is_dma_buf {
+            dma_buf_size(descriptor).map_err(MapError::system("lseek"))?
+        } else {
+            file_size(descriptor)?
         };
-        Ok(Self { kind, page_bytes, size, mode, seals })
+        let page_bytes = match file_system_type {
+            HUGETLBFS_MAGIC => file_system.f_bsize as u64,
+            _ => rustix::param::page_size() as u64,
+        };
+        Ok(Self { is_dma_buf, page_bytes, size, mode, seals })
     }
 
     /// Whether the memory comes from a pool of huge pages.
@@ -80,10 +67,7 @@ impl Facts {
             return Ok(());
         }
         if mode != OFlags::RDWR {
-            return Err(match self.kind {
-                Kind::DmaBuf => MapError::DmaBufReadOnly,
-                Kind::File => MapError::FileReadOnly,
-            });
+            return Err(if self.is_dma_buf { MapError::DmaBufReadOnly } else { MapError::FileReadOnly });
         }
         if self.seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE) {
             return Err(MapError::SealedAgainstWriting);
@@ -92,10 +76,8 @@ impl Facts {
     }
 
     pub fn check_seals(&self, unsealed: Unsealed) -> Result<(), MapError> {
-        match (self.kind, unsealed) {
-            (Kind::File, Unsealed::Refuse) if !self.seals.contains(REQUIRED_SEALS) => Err(MapError::Unsealed),
-            _ => Ok(()),
-        }
+        let accepted = self.is_dma_buf || unsealed == Unsealed::AcceptSigbus || self.seals.contains(REQUIRED_SEALS);
+        if accepted { Ok(()) } else { Err(MapError::Unsealed) }
     }
 }
 

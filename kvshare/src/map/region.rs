@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::descriptor::{Facts, Kind};
+use super::descriptor::Mappable;
 use super::mapping::Mapping;
 use super::placement::place;
 use super::{Access, CpuAccess, Extent, MapError, MapOptions, View, ViewMut};
@@ -24,7 +24,7 @@ pub(super) const ENOTSUPP: Errno = Errno::from_raw_os_error(524);
 pub struct MappedRegion {
     mapping: Mapping,
     descriptor: Arc<OwnedFd>,
-    kind: Kind,
+    is_dma_buf: bool,
     extent: Extent,
 }
 
@@ -51,22 +51,22 @@ impl MappedRegion {
         options: &MapOptions,
     ) -> Result<Self, MapError> {
         extent.check_region()?;
-        let facts = Facts::of(descriptor.as_fd())?;
-        facts.check_access(options.access)?;
-        facts.check_end(extent)?;
-        facts.check_seals(options.unsealed)?;
+        let mappable = Mappable::of(descriptor.as_fd())?;
+        mappable.check_access(options.access)?;
+        mappable.check_end(extent)?;
+        mappable.check_seals(options.unsealed)?;
 
         let huge_bytes = if options.transparent_huge { TRANSPARENT_HUGE_BYTES } else { 0 };
-        let alignment = facts.page_bytes.max(huge_bytes);
-        let placement = place(extent, tensors, options.guard, facts.page_bytes, alignment)?;
+        let alignment = mappable.page_bytes.max(huge_bytes);
+        let placement = place(extent, tensors, options.guard, mappable.page_bytes, alignment)?;
 
         let descriptor = descriptor.as_fd().try_clone_to_owned().map_err(|error| MapError::System {
             call: "F_DUPFD_CLOEXEC",
             errno: Errno::from_io_error(&error).unwrap_or(Errno::MFILE),
         })?;
         let mapping = Mapping::new(descriptor.as_fd(), placement, options.access, options.transparent_huge)
-            .map_err(|errno| explain(errno, &facts))?;
-        Ok(Self { mapping, descriptor: Arc::new(descriptor), kind: facts.kind, extent })
+            .map_err(|errno| explain(errno, &mappable))?;
+        Ok(Self { mapping, descriptor: Arc::new(descriptor), is_dma_buf: mappable.is_dma_buf, extent })
     }
 
     /// The part of the descriptor that is mapped.
@@ -124,10 +124,7 @@ impl MappedRegion {
         if access == Access::ReadWrite && self.access() == Access::ReadOnly {
             return Err(MapError::MappedReadOnly);
         }
-        match self.kind {
-            Kind::File => Ok(CpuAccess::unneeded()),
-            Kind::DmaBuf => CpuAccess::begin(Arc::clone(&self.descriptor), access),
-        }
+        if self.is_dma_buf { CpuAccess::begin(Arc::clone(&self.descriptor), access) } else { Ok(CpuAccess::unneeded()) }
     }
 
     fn check_bounds(&self, offset: u64, len: u64) -> Result<(), MapError> {
@@ -145,10 +142,10 @@ impl AsFd for MappedRegion {
 }
 
 /// What an answer of mmap means, given that sizes, offsets, access and seals were right.
-pub(super) fn explain(errno: Errno, facts: &Facts) -> MapError {
+pub(super) fn explain(errno: Errno, mappable: &Mappable) -> MapError {
     match errno {
         Errno::INVAL | Errno::NODEV | ENOTSUPP => MapError::NotByCpu,
-        Errno::NOMEM if facts.is_huge() => MapError::HugePoolTooSmall { page_bytes: facts.page_bytes },
+        Errno::NOMEM if mappable.is_huge() => MapError::HugePoolTooSmall { page_bytes: mappable.page_bytes },
         errno => MapError::System { call: "mmap", errno },
     }
 }

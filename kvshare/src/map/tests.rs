@@ -6,7 +6,7 @@ use super::mapping::Mapping;
 use super::placement::{Piece, Placement, place};
 use super::region::{ENOTSUPP, explain};
 use super::{Access, Extent, Guard, MapError};
-use crate::map::descriptor::Facts;
+use crate::map::descriptor::Mappable;
 use crate::memory::{Memfd, RegionSource};
 
 const KIB_4: u64 = 4096;
@@ -93,7 +93,7 @@ fn a_plan_larger_than_the_address_space_is_refused() {
 #[test]
 fn what_no_driver_can_map_is_reported_by_the_kernels_own_answer() {
     let memory = Memfd::new().allocate("explain", 4096).expect("memory");
-    let facts = Facts::of(memory.descriptor.as_fd()).expect("facts");
+    let facts = Mappable::of(memory.descriptor.as_fd()).expect("facts");
     let table = [
         (Errno::INVAL, MapError::NotByCpu),
         (Errno::NODEV, MapError::NotByCpu),

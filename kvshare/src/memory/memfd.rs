@@ -2,10 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
 
 use super::{Allocation, FallbackReason, MemoryError, PageFallback, Pages, RegionSource, machine};
+use crate::fd::REQUIRED_SEALS;
 use crate::layout::ALIGNMENT;
 
 /// A memfd's name has at most this many bytes (memfd_create(2)).
@@ -13,10 +14,6 @@ const NAME_MAX: usize = 249;
 
 /// Where `memfd_create` takes the logarithm of a huge page's size (`MFD_HUGE_SHIFT`, linux/memfd.h).
 const HUGE_SHIFT: u32 = 26;
-
-/// Nobody, we included, can change the size afterwards or add a seal. Writing stays allowed: it is what regions are
-/// for, and a udmabuf refuses a memfd that is sealed against it.
-const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// When a region's memory is taken from the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -200,5 +197,9 @@ fn reserve(memfd: &OwnedFd, size: u64) -> Result<(), Errno> {
 }
 
 fn seal(memfd: &OwnedFd, size: u64) -> Result<(), MemoryError> {
-    rustix::fs::fcntl_add_seals(memfd, SEALS).map_err(|errno| MemoryError::System { call: "F_ADD_SEALS", size, errno })
+    rustix::fs::fcntl_add_seals(memfd, REQUIRED_SEALS).map_err(|errno| MemoryError::System {
+        call: "F_ADD_SEALS",
+        size,
+        errno,
+    })
 }

@@ -38,6 +38,10 @@ impl std::str::FromStr for ResultLine {
 
     fn from_str(line: &str) -> Result<Self, Self::Err> {
         let refuse = |problem: String| ResultLineError { line: line.chars().take(120).collect(), problem };
+        // serde would take a list of the values, too.
+        if !line.trim_start().starts_with('{') {
+            return Err(refuse("it is no JSON object".to_owned()));
+        }
         let result: Self = serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
         match result.prefill_ms {
             Some(time) if time < 0.0 => Err(refuse("prefill_ms is negative".to_owned())),

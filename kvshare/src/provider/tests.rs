@@ -70,6 +70,8 @@ fn a_result_line_has_a_count_and_an_argmax() {
         "",
         "done",
         "{}",
+        "[2, 7]",
+        "[2, 7, 3.5]",
         r#"{"n_tokens": -1, "argmax": 7}"#,
         r#"{"n_tokens": 2}"#,
         r#"{"n_tokens": 2, "argmax": 7, "prefill_ms": -1}"#,

@@ -34,14 +34,18 @@ pub enum ShareError {
     Unknown { id: u64 },
     #[error("share_id {id} was adopted already; each share is adopted once: share the slot again")]
     Used { id: u64 },
-    #[error("share_id {id} was replaced by a later share of the slot; quote that one's")]
-    Replaced { id: u64 },
+    #[error("share_id {id} is void: its slot's cells were reclaimed since; share the slot again")]
+    Reclaimed { id: u64 },
     #[error("share_id {id} expired after {after_s} s; share the slot again")]
     Expired { id: u64, after_s: u64 },
     #[error("share_id {id} was minted for slot {minted_for}, not for slot {slot}")]
     OtherSlot { id: u64, minted_for: usize, slot: usize },
     #[error("there is no slot {slot}; the decoder has {slots}")]
     NoSuchSlot { slot: usize, slots: usize },
+    #[error(
+        "whoever has the last share of slot {slot} may still write its cells; give the slot fresh memory and reclaim it first"
+    )]
+    StillShared { slot: usize },
     #[error("the operating system gave no random number for a share_id; try again")]
     NoRandomness,
 }
@@ -50,7 +54,7 @@ pub enum ShareError {
 #[derive(Clone, Copy)]
 enum Ending {
     Adopted,
-    Replaced,
+    Reclaimed,
     Expired,
 }
 
@@ -62,7 +66,8 @@ struct Past {
 
 struct Lease {
     number: NonZeroU64,
-    expires: Instant,
+    /// `None` where the lifetime reaches past what the clock can tell.
+    expires: Option<Instant>,
 }
 
 struct Slot {
@@ -84,17 +89,22 @@ impl Ledger {
         Self { slots, lifetime, past: VecDeque::new() }
     }
 
-    /// Leases the cells of `slot` and names the lease. An earlier lease of the slot is void from then on, though whoever
-    /// had it may still write: see [`state`](Self::state) before.
+    /// Leases the cells of `slot` and names the lease.
+    ///
+    /// Only private cells are leased: an earlier holder that may still write would else write into the next share's
+    /// cells, and adopting that one would call them the decoder's own.
     ///
     /// # Errors
-    /// No such slot, or no randomness.
+    /// No such slot, [`ShareError::StillShared`], or no randomness.
     pub fn mint(&mut self, slot: usize, now: Instant) -> Result<ShareId, ShareError> {
         self.known(slot)?;
+        self.expire(now);
+        if self.slots[slot].state != SlotState::Private {
+            return Err(ShareError::StillShared { slot });
+        }
         let number = random_number()?;
-        self.end_lease(slot, Ending::Replaced);
-        self.slots[slot] =
-            Slot { lease: Some(Lease { number, expires: now + self.lifetime }), state: SlotState::Leased };
+        let lease = Lease { number, expires: now.checked_add(self.lifetime) };
+        self.slots[slot] = Slot { lease: Some(lease), state: SlotState::Leased };
         Ok(ShareId::new(slot, number))
     }
 
@@ -127,7 +137,8 @@ impl Ledger {
     /// Ends the leases that are over by `now`; their cells are quarantined.
     pub fn expire(&mut self, now: Instant) {
         for slot in 0..self.slots.len() {
-            if self.slots[slot].lease.as_ref().is_some_and(|lease| lease.expires <= now) {
+            let expires = self.slots[slot].lease.as_ref().and_then(|lease| lease.expires);
+            if expires.is_some_and(|expires| expires <= now) {
                 self.end_lease(slot, Ending::Expired);
             }
         }
@@ -140,7 +151,7 @@ impl Ledger {
     /// No such slot.
     pub fn reclaim(&mut self, slot: usize) -> Result<(), ShareError> {
         self.known(slot)?;
-        self.end_lease(slot, Ending::Replaced);
+        self.end_lease(slot, Ending::Reclaimed);
         self.slots[slot].state = SlotState::Private;
         Ok(())
     }
@@ -179,7 +190,7 @@ impl Ledger {
             None => ShareError::Unknown { id },
             Some(past) if past.slot != slot => ShareError::OtherSlot { id, minted_for: past.slot, slot },
             Some(Past { ending: Ending::Adopted, .. }) => ShareError::Used { id },
-            Some(Past { ending: Ending::Replaced, .. }) => ShareError::Replaced { id },
+            Some(Past { ending: Ending::Reclaimed, .. }) => ShareError::Reclaimed { id },
             Some(Past { ending: Ending::Expired, .. }) => ShareError::Expired { id, after_s: self.lifetime.as_secs() },
         }
     }

@@ -27,17 +27,18 @@ fn a_share_is_adopted_once() {
 #[test]
 fn a_wrong_number_is_refused_and_changes_nothing() {
     let (mut ledger, now) = ledger();
-    let replaced = ledger.mint(0, now).unwrap().get();
+    let reclaimed = ledger.mint(0, now).unwrap().get();
+    ledger.reclaim(0).unwrap();
     let live = ledger.mint(0, now).unwrap().get();
     let other = ledger.mint(1, now).unwrap().get();
-    let unknown = (1..).find(|number| ![replaced, live, other].contains(number)).unwrap();
+    let unknown = (1..).find(|number| ![reclaimed, live, other].contains(number)).unwrap();
     let refused = [
         (0, None, ShareError::Missing),
         (0, Some(0), ShareError::Zero),
         (0, Some(unknown), ShareError::Unknown { id: unknown }),
-        (0, Some(replaced), ShareError::Replaced { id: replaced }),
+        (0, Some(reclaimed), ShareError::Reclaimed { id: reclaimed }),
         (0, Some(other), ShareError::OtherSlot { id: other, minted_for: 1, slot: 0 }),
-        (1, Some(replaced), ShareError::OtherSlot { id: replaced, minted_for: 0, slot: 1 }),
+        (1, Some(reclaimed), ShareError::OtherSlot { id: reclaimed, minted_for: 0, slot: 1 }),
         (2, Some(live), ShareError::NoSuchSlot { slot: 2, slots: 2 }),
     ];
     for (slot, quoted, expected) in refused {
@@ -61,21 +62,49 @@ fn an_expired_share_quarantines_its_cells_until_they_are_reclaimed() {
 }
 
 #[test]
+fn cells_that_others_may_still_write_are_not_leased_again() {
+    let (mut ledger, now) = ledger();
+    let first = ledger.mint(0, now).unwrap().get();
+    assert_eq!(ledger.mint(0, now), Err(ShareError::StillShared { slot: 0 }));
+    assert!(ledger.recognize(0, Some(first), now).is_ok(), "the refusal left the lease as it was");
+    let late = now + LIFETIME;
+    assert_eq!(ledger.mint(0, late), Err(ShareError::StillShared { slot: 0 }));
+    assert_eq!(ledger.state(0, late), Some(SlotState::Quarantined));
+    ledger.reclaim(0).unwrap();
+    let second = ledger.mint(0, late).unwrap();
+    ledger.adopt(second, late).unwrap();
+    assert!(ledger.mint(0, late).is_ok(), "adopted cells are the decoder's own, to lease again");
+}
+
+#[test]
+fn a_lifetime_past_the_end_of_time_never_expires() {
+    let mut ledger = Ledger::new(1, Duration::MAX);
+    let now = Instant::now();
+    let number = ledger.mint(0, now).unwrap().get();
+    let in_a_century = now + Duration::from_secs(100 * 365 * 86400);
+    assert!(ledger.recognize(0, Some(number), in_a_century).is_ok());
+}
+
+#[test]
 fn reclaiming_voids_a_live_share() {
     let (mut ledger, now) = ledger();
     let number = ledger.mint(0, now).unwrap().get();
     ledger.reclaim(0).unwrap();
-    assert_eq!(ledger.recognize(0, Some(number), now), Err(ShareError::Replaced { id: number }));
+    assert_eq!(ledger.recognize(0, Some(number), now), Err(ShareError::Reclaimed { id: number }));
 }
 
 #[test]
 fn numbers_are_not_repeated_and_not_in_logs() {
     let (mut ledger, now) = ledger();
-    let mut numbers: Vec<u64> = (0..1000).map(|_| ledger.mint(0, now).unwrap().get()).collect();
+    let mut mint = || {
+        ledger.reclaim(0).unwrap();
+        ledger.mint(0, now).unwrap()
+    };
+    let mut numbers: Vec<u64> = (0..1000).map(|_| mint().get()).collect();
     numbers.sort_unstable();
     numbers.dedup();
     assert_eq!(numbers.len(), 1000);
-    let share = ledger.mint(0, now).unwrap();
+    let share = mint();
     assert!(!format!("{share:?}").contains(&share.get().to_string()));
 }
 
@@ -84,7 +113,9 @@ fn what_a_ledger_remembers_is_bounded() {
     let (mut ledger, now) = ledger();
     let first = ledger.mint(0, now).unwrap().get();
     for _ in 0..1000 {
+        ledger.reclaim(0).unwrap();
         let _ = ledger.mint(0, now).unwrap();
     }
+    ledger.reclaim(0).unwrap();
     assert_eq!(ledger.recognize(0, Some(first), now), Err(ShareError::Unknown { id: first }));
 }

@@ -22,6 +22,7 @@ pub struct Connection {
 impl Connection {
     /// Takes a connected socket, if the process at its other end is ours or root's.
     pub(super) fn checked(socket: OwnedFd) -> Result<Self, WireError> {
+        // Not rustix's: its credentials have no place for the id 0 of a peer in a PID namespace that we cannot see.
         let peer = getsockopt(&socket, PeerCredentials).map_err(WireError::system("getsockopt SO_PEERCRED"))?;
         let ours = rustix::process::geteuid().as_raw();
         if peer.uid() != ours && peer.uid() != 0 {

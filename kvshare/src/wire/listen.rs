@@ -2,7 +2,7 @@
 
 use super::place::{address, check_directory_of, file_type};
 use super::{Connection, WireError};
-use crate::fd::{Facts, Identity, ready};
+use crate::fd::{Identity, identity, ready};
 use rustix::event::PollFlags;
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, fchmod, flock, open, statat};
 use rustix::io::Errno;
@@ -166,21 +166,26 @@ impl Lock {
             let lock = Self { file, path: path.clone() };
             // A holder before us may have removed the file between our open and our lock; then the lock holds nobody
             // off who comes after.
-            if lock.is_in_place() {
+            if lock.is_in_place()? {
                 return Ok(lock);
             }
         }
     }
 
-    fn is_in_place(&self) -> bool {
-        Facts::of(&self.file).is_ok_and(|facts| identity_at(&self.path) == Ok(facts.identity))
+    fn is_in_place(&self) -> Result<bool, WireError> {
+        let ours = identity(self.file.as_fd()).map_err(WireError::path("fstat", &self.path))?;
+        match identity_at(&self.path) {
+            Ok(there) => Ok(there == ours),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(WireError::path("lstat", &self.path)(errno)),
+        }
     }
 }
 
 impl Drop for Lock {
     fn drop(&mut self) {
         // Removed while still locked: whoever opened it before finds out by `is_in_place`.
-        if self.is_in_place() {
+        if self.is_in_place().unwrap_or(false) {
             let _ = std::fs::remove_file(&self.path);
         }
     }
@@ -188,6 +193,5 @@ impl Drop for Lock {
 
 /// Which file lies at `path` itself, a symbolic link not followed.
 fn identity_at(path: &Path) -> Result<Identity, Errno> {
-    let status = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)?;
-    Ok(Identity { device: status.st_dev, inode: status.st_ino })
+    statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW).map(|status| Identity::of(&status))
 }

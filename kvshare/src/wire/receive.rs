@@ -1,7 +1,8 @@
 //! Receiving one message, from a peer that may do anything.
 
 use super::{DESCRIPTORS_PER_SEND, LENGTH_BYTES, WireError};
-use crate::fd::{DescriptorLimit, check_region, ready};
+use crate::fd::{DescriptorLimit, Truncation, check_region, ready};
+use crate::header;
 use rustix::cmsg_space;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -24,25 +25,29 @@ const STEP: usize = 64 << 10;
 /// What a peer may send at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The bytes of a header: 1 MiB by default.
+    /// The bytes of a header: [`header::MAX_BYTES`] by default.
     pub max_header: usize,
-    /// The descriptors of a message: 4096 by default.
+    /// The descriptors of a message: [`header::MAX_REGIONS`] by default, since each must be named by a region.
     pub max_descriptors: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { max_header: 1 << 20, max_descriptors: 4096 }
+        Self { max_header: header::MAX_BYTES, max_descriptors: header::MAX_REGIONS }
     }
 }
 
 /// A message as it arrived.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Message {
     /// The header's bytes, untouched.
     pub header: Vec<u8>,
     /// The descriptors, in the order in which they were sent. Each closes on exec.
     pub descriptors: Vec<OwnedFd>,
+    /// The places of those descriptors whose memory the sender, or whoever else holds it, can truncate: then an access to
+    /// it can kill a process that has it mapped. Empty for a sender that seals its memory.
+    pub unsealed: Vec<usize>,
 }
 
 /// Receives one message and not a byte more.
@@ -73,10 +78,14 @@ pub fn receive(socket: impl AsFd, limits: &Limits, deadline: Instant) -> Result<
         return Err(WireError::DescriptorsLost { announced, received: lost, limit: DescriptorLimit::current().soft });
     }
     let header = header?;
+    let mut unsealed = Vec::new();
     for (index, descriptor) in arrival.descriptors.iter().enumerate() {
-        check_region(descriptor).map_err(|source| WireError::NotARegion { index, source })?;
+        match check_region(descriptor).map_err(|source| WireError::NotARegion { index, source })? {
+            Truncation::Impossible => {}
+            Truncation::Possible => unsealed.push(index),
+        }
     }
-    Ok(Message { header, descriptors: arrival.descriptors })
+    Ok(Message { header, descriptors: arrival.descriptors, unsealed })
 }
 
 /// One message on its way in.

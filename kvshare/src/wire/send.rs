@@ -76,8 +76,9 @@ fn send_some(
 ) -> Result<usize, Failure> {
     let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_PER_SEND))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        // Never for a batch of `send`'s; and what the kernel answers to a larger one.
+        return Err(Failure::Call(Errno::INVAL));
     }
     loop {
         match sendmsg(socket, bytes, &mut control, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {

@@ -5,23 +5,25 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{Errno, read};
 
+use crate::fd::FdError;
+
 /// A longer line is cut.
 const MAX_LINE: usize = 16 << 10;
 
 /// The read end of a pipe, until its other ends are closed.
-pub(super) struct Output {
+pub(super) struct Lines {
     pipe: Option<OwnedFd>,
     line: Vec<u8>,
     cut: bool,
 }
 
-impl Output {
-    pub(super) fn new(pipe: Option<OwnedFd>) -> Self {
+impl Lines {
+    pub(super) fn new(pipe: Option<OwnedFd>) -> Result<Self, FdError> {
         if let Some(pipe) = &pipe {
-            // Should this fail, a read blocks only while there is nothing to read, and `poll` says when there is.
-            let _ = fcntl_getfl(pipe).and_then(|flags| fcntl_setfl(pipe, flags | OFlags::NONBLOCK));
+            let flags = fcntl_getfl(pipe).map_err(FdError::system("fcntl F_GETFL"))?;
+            fcntl_setfl(pipe, flags | OFlags::NONBLOCK).map_err(FdError::system("fcntl F_SETFL"))?;
         }
-        Self { pipe, line: Vec::new(), cut: false }
+        Ok(Self { pipe, line: Vec::new(), cut: false })
     }
 
     /// The pipe, while it is open.
