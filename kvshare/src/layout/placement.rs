@@ -1,6 +1,5 @@
 //! Placing tensors, in order, into chunks; each chunk becomes one region.
 
-use std::fmt;
 use std::ops::Range;
 
 use super::{ALIGNMENT, Tensor, layout_hash};
@@ -38,14 +37,6 @@ impl PlacedTensor {
     /// Saturates, so that a hostile offset compares as too large.
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.tensor.bytes())
-    }
-}
-
-impl fmt::Display for PlacedTensor {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (tensor, ne) = (&self.tensor, self.tensor.ne());
-        let (name, tensor_type) = (tensor.name(), tensor.tensor_type());
-        write!(formatter, "{name} ({tensor_type} {ne:?}, region {}, offset {})", self.region, self.offset)
     }
 }
 
