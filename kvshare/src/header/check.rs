@@ -87,7 +87,7 @@ impl Header {
     }
 
     /// The tensors of each region by offset, which is the order that the layout hash goes by.
-    fn tensors_by_region(&self) -> Result<Vec<Vec<&PlacedTensor>>, HeaderError> {
+    pub(crate) fn tensors_by_region(&self) -> Result<Vec<Vec<&PlacedTensor>>, HeaderError> {
         let mut by_region: Vec<Vec<&PlacedTensor>> = vec![Vec::new(); self.regions.len()];
         for (index, placed) in self.tensors.iter().enumerate() {
             let count = self.regions.len();

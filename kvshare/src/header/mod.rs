@@ -146,7 +146,7 @@ impl Header {
 
     /// How many descriptors the header names: one more than the highest index.
     pub fn descriptor_count(&self) -> usize {
-        self.regions.iter().map(|region| region.fd + 1).max().unwrap_or(0)
+        self.regions.iter().map(|region| region.fd.saturating_add(1)).max().unwrap_or(0)
     }
 
     /// The bytes of all regions together.
