@@ -51,6 +51,10 @@ impl Rows {
 impl CacheSink for Rows {
     type Error = kvshare::values::ValuesError;
 
+    fn shape(&self) -> StateShape {
+        self.shape.clone()
+    }
+
     fn write_rows(&mut self, run: &Run, rows: &[u8]) -> Result<(), Self::Error> {
         let tensor_type = self.shape.layers[run.layer].half(run.half).tensor_type;
         let (layer, width) = self.layer_mut(run);

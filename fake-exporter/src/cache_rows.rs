@@ -12,15 +12,15 @@ use crate::model::KeyValueCache;
 /// use kvshare::header::{Header, Params};
 /// use kvshare::layout::{Geometry, TensorType};
 /// use kvshare::map::{Access, MapOptions};
-/// use kvshare::memory::{Memfd, RegionSource};
-/// use kvshare::rows::MappedCache;
+/// use kvshare::memory::Memfd;
+/// use kvshare::rows::{MappedCache, allocate};
 ///
 /// let model = Model::embedded()?;
 /// let layout = Geometry::uniform(8, 64, 64, 256, TensorType::F16).layout()?;
 /// let header = Header::describe(&layout, None, Some(Params::plain(256, TensorType::F16)));
-/// let memory = Memfd::new().allocate("example", header.regions[0].size)?;
+/// let memory = allocate(&header, &Memfd::new(), "example")?;
 /// let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
-/// let mut cache = MappedCache::map(&header, &[memory.descriptor], &options)?;
+/// let mut cache = MappedCache::map(&header, &memory, &options)?;
 ///
 /// let tokens = model.tokenizer().encode("There was a happy", true, true)?;
 /// let logits = model.evaluate(&tokens, 0, &mut CacheRows::new(&mut cache))?;

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use kvshare::layout::{LayerWidths, TensorType};
-use kvshare::provider::{Arguments, AssumedCache, Prefill, ProviderError, ResultLine, Route, run_with};
+use kvshare::layout::{HeadSizes, LayerWidths, TensorType};
+use kvshare::provider::{Arguments, AssumedCache, AssumedLayers, Prefill, ProviderError, ResultLine, Route, run_with};
 
 use crate::cache_rows::CacheRows;
 use crate::checker;
@@ -100,7 +100,9 @@ fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ProviderErro
         AssumedCache { type_k: given.type_k, type_v: given.type_v, v_trans: given.v_trans, ..AssumedCache::default() };
     if given.checker {
         let Shape { layers, k, v } = given.checker_shape;
-        cache.layers = Some((0..layers).map(|layer| LayerWidths { layer, k, v }).collect());
+        let widths = (0..layers).map(|layer| LayerWidths { layer, k, v }).collect();
+        // The checker's cache has no heads, and so is never rotated.
+        cache.layers = Some(AssumedLayers { widths, head_sizes: Some(HeadSizes { k: 0, v: 0 }) });
     }
     // The library reads the model's geometry from a file.
     let embedded = match given.model {

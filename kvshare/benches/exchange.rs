@@ -11,7 +11,8 @@ use kvshare::handoff::ReceivedShare;
 use kvshare::header::{Header, Params};
 use kvshare::layout::{Geometry, TensorType};
 use kvshare::map::Unsealed;
-use kvshare::memory::{Memfd, RegionSource as _, Reserve};
+use kvshare::memory::{Memfd, Reserve};
+use kvshare::rows::allocate;
 use kvshare::share::Ledger;
 use kvshare::wire::{Limits, receive, send};
 
@@ -28,10 +29,9 @@ impl Decoder {
         let cells = (mebibytes << 20) / (28 * 2 * 1024 * 2);
         let layout = Geometry::uniform(28, 1024, 1024, cells.max(1), TensorType::F16).layout().expect("a layout");
         let header = Header::describe(&layout, None, Some(Params::plain(cells as u32, TensorType::F16)));
-        let memory = |size| Memfd::new().reserve(Reserve::OnTouch).allocate("bench", size).expect("memory").descriptor;
         Self {
             header: header.to_json(),
-            memory: header.regions.iter().map(|region| memory(region.size)).collect(),
+            memory: allocate(&header, &Memfd::new().reserve(Reserve::OnTouch), "bench").expect("memory"),
             ledger: Ledger::new(1, Duration::from_secs(600)),
             tokens: Vec::new(),
         }

@@ -6,7 +6,7 @@ use kvshare::header::{Header, Params};
 use kvshare::layout::{Geometry, TensorType};
 use kvshare::map::{Access, Extent, MapOptions, MappedRegion};
 use kvshare::memory::{Memfd, RegionSource as _};
-use kvshare::rows::MappedCache;
+use kvshare::rows::{MappedCache, allocate};
 
 const WIDTH: usize = 1024;
 const CELLS: u64 = 4096;
@@ -25,8 +25,8 @@ fn warm_cache(v_trans: bool) -> MappedCache {
     let layout = Geometry::uniform(1, WIDTH as u64, WIDTH as u64, CELLS, TensorType::F16).layout().expect("a layout");
     let params = Params { v_trans, ..Params::plain(CELLS as u32, TensorType::F16) };
     let header = Header::describe(&layout, None, Some(params));
-    let memory = Memfd::new().allocate("bench", header.regions[0].size).expect("memory").descriptor;
-    let mut cache = MappedCache::map(&header, &[memory], &OPTIONS).expect("mapped");
+    let memory = allocate(&header, &Memfd::new(), "bench").expect("memory");
+    let mut cache = MappedCache::map(&header, &memory, &OPTIONS).expect("mapped");
     let zeros = vec![0; WIDTH * 2];
     for position in 0..CELLS {
         cache.k_mut(0).and_then(|mut k| k.write_bytes(position, &zeros)).expect("written");

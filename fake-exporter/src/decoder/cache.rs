@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use kvshare::header::{Header, ModelIdentity, Params, Region};
+use kvshare::header::{Header, ModelIdentity, Params};
 use kvshare::layout::Geometry;
 use kvshare::map::{Access, MapOptions};
-use kvshare::rows::MappedCache;
+use kvshare::rows::{MappedCache, allocate};
 use kvshare::values::{key_rotation, value_rotation};
 
 use super::{DecoderError, Settings};
@@ -49,14 +49,13 @@ impl CachePlan {
         &self.header
     }
 
+    /// A fresh cache. Its padding has the pattern that shows whether somebody writes past a tensor.
     pub fn allocate(&self, settings: &Settings) -> Result<Cache, DecoderError> {
-        let regions = self.header.regions.iter().enumerate();
-        let allocate = |(index, region): (usize, &Region)| {
-            Ok(settings.memory.allocate(&format!("kvshare-cache-{index}"), region.size)?.descriptor)
-        };
-        let descriptors = regions.map(allocate).collect::<Result<Vec<_>, DecoderError>>()?;
+        let descriptors = allocate(&self.header, &*settings.memory, "kvshare-cache")?;
         let mapped = MappedCache::map(&self.header, &descriptors, &self.options)?;
-        Ok(Cache { descriptors, mapped })
+        let mut cache = Cache { descriptors, mapped };
+        cache.access(|cache| Ok(cache.fill_padding()?))?;
+        Ok(cache)
     }
 }
 

@@ -2,7 +2,6 @@
 
 use kvshare::layout::LayoutError;
 use kvshare::map::MapError;
-use kvshare::memory::MemoryError;
 use kvshare::rows::RowsError;
 use kvshare::share::ShareError;
 use kvshare::state_file::{CopyError, StateFileError};
@@ -41,6 +40,9 @@ pub enum DecoderError {
     /// A `share_id` that cannot be adopted.
     #[error(transparent)]
     Share(#[from] ShareError),
+    /// The provider wrote past a tensor, so that its rows cannot be trusted.
+    #[error("the shared cells are not adopted: {0}")]
+    Overrun(#[source] RowsError),
     /// The socket to share over. If a part of the message went out, the slot is empty.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -90,13 +92,10 @@ pub enum DecoderError {
     /// A cache of no possible shape.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// Memory that cannot be had.
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
     /// Memory that cannot be mapped or accessed.
     #[error(transparent)]
     Map(#[from] MapError),
-    /// Rows that cannot be mapped or reached.
+    /// Memory that cannot be had, or rows that cannot be mapped or reached.
     #[error(transparent)]
     Rows(#[from] RowsError),
 }

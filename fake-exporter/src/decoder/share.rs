@@ -40,11 +40,13 @@ impl Decoder {
     ///
     /// # Errors
     /// Sharing is off; a `share_id` that is not this slot's live one; tokens that are none, too many, or outside the
-    /// vocabulary. Nothing has changed then, and the share can still be adopted.
+    /// vocabulary; cells of a provider that wrote past a tensor. Nothing has changed then, and the share can still be
+    /// adopted.
     pub fn adopt(&mut self, share_id: Option<u64>, tokens: &[i64]) -> Result<usize, DecoderError> {
         self.settings.check_sharing()?;
         let share = self.ledger.recognize(SLOT, share_id, Instant::now())?;
         let tokens = self.check_tokens(tokens)?;
+        self.cache.access(|cache| cache.check_padding().map_err(DecoderError::Overrun))?;
         self.ledger.adopt(share, Instant::now())?;
         self.hostage = None;
         self.tokens = tokens;

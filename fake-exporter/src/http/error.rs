@@ -67,6 +67,7 @@ impl From<DecoderError> for ApiError {
             | DecoderError::Filename(_)
             | DecoderError::Restore(_)
             | DecoderError::Share(_)
+            | DecoderError::Overrun(_)
             | DecoderError::Wire(_)
             | DecoderError::NoTokens
             | DecoderError::TooManyTokens { .. }

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixListener;
 
 use fake_exporter::checker::RowKey;
 use kvshare::layout::Part;
+use kvshare::map::{Access, Extent, MapOptions, MappedRegion};
 use serde_json::{Value, json};
 
 use super::handoff::share;
@@ -92,6 +93,34 @@ fn a_refused_adopt_changes_nothing_and_leaks_nothing() {
     let used = server.refused("/slots/0?action=adopt", share.adopt_body(&tokens[..29]));
     assert!(used["message"].as_str().unwrap().contains("was adopted already"));
     assert_eq!(met(&server.complete(&tokens)), (&json!(29), &json!(1)));
+    server.assert_no_descriptor_leaked();
+}
+
+#[test]
+fn cells_of_a_provider_that_writes_past_a_tensor_are_not_adopted() {
+    // 200 cells, so that no tensor fills its last page.
+    let shape = ["--checker", "--layers", "2", "--k-width", "64", "--v-width", "32", "-c", "200"];
+    let server = Server::start(&shape);
+    let tokens = prompt(4);
+    let careful = share(&server);
+    careful.provide(&tokens[..3]);
+    let careless = careful.map();
+    let placed = careless.tensors().iter().find(|placed| placed.tensor.name() == "cache_v_l0").unwrap();
+    let (region, end) = (&careful.header.regions[placed.region], placed.end());
+    let extent = Extent { offset: region.offset, size: region.size };
+    let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
+    let mut raw = MappedRegion::map(&careful.descriptors[region.fd], extent, &[], &options).unwrap();
+    raw.view_mut(end + 2, 2).unwrap().fill(0);
+
+    let error = server.refused("/slots/0?action=adopt", careful.adopt_body(&tokens[..3]));
+    assert_eq!((&error["code"], &error["type"]), (&json!(400), &json!("invalid_request_error")));
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.contains("not adopted: byte 2 behind the end of tensor \"cache_v_l0\" was overwritten"),
+        "{message}"
+    );
+    let reply = server.complete(&tokens);
+    assert_eq!(met(&reply), (&json!(0), &json!(4)));
     server.assert_no_descriptor_leaked();
 }
 

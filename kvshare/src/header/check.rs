@@ -1,11 +1,19 @@
 //! What must hold within a header, and between a header and what came with it.
 
-use super::{Header, HeaderError};
-use crate::layout::{ALIGNMENT, Layout, Part, PlacedTensor, layout_hash};
+use std::collections::HashSet;
+
+use super::{Header, HeaderError, MAX_ROTATION};
+use crate::layout::{ALIGNMENT, Part, PlacedTensor, Tensor, TensorType, layout_hash};
 
 impl Header {
-    /// Checks that regions and tensors lie apart, aligned and inside one another, and that every hash is right.
-    pub(super) fn check(&self) -> Result<(), HeaderError> {
+    /// Checks that regions and tensors lie apart, aligned and inside one another, that every hash is right, and that
+    /// tensors and parameters agree.
+    ///
+    /// [`parse`](Self::parse) does so, and so does whoever maps a header, which may have been changed since.
+    ///
+    /// # Errors
+    /// The variant of [`HeaderError`] that names what is wrong.
+    pub fn check(&self) -> Result<(), HeaderError> {
         self.check_regions()?;
         if self.tensors.is_empty() {
             return Ok(());
@@ -46,33 +54,40 @@ impl Header {
     }
 
     fn check_names(&self) -> Result<(), HeaderError> {
-        let mut names: Vec<&str> = self.tensors.iter().map(|placed| placed.tensor.name()).collect();
-        names.sort_unstable();
-        match names.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(HeaderError::RepeatedTensor { name: pair[0].to_owned() }),
+        let mut names = HashSet::with_capacity(self.tensors.len());
+        match self.tensors.iter().map(|placed| placed.tensor.name()).find(|name| !names.insert(*name)) {
+            Some(name) => Err(HeaderError::RepeatedTensor { name: name.to_owned() }),
             None => Ok(()),
         }
     }
 
+    /// Compares the tensors with the parameters: where they part, rows would be written that nobody can read.
     fn check_params(&self) -> Result<(), HeaderError> {
         let Some(params) = &self.params else { return Ok(()) };
         for placed in &self.tensors {
-            let (param, expected) = match placed.tensor.part_and_layer() {
-                Some((Part::K, _)) => ("type_k", params.type_k),
-                Some((Part::V, _)) => ("type_v", params.type_v),
+            match placed.tensor.part_and_layer() {
+                Some((Part::K, _)) => {
+                    check_type(&placed.tensor, "type_k", params.type_k)?;
+                    check_rotation(&placed.tensor, "n_rot_k", params.n_rot_k)?;
+                }
+                Some((Part::V, _)) => {
+                    check_type(&placed.tensor, "type_v", params.type_v)?;
+                    check_rotation(&placed.tensor, "n_rot_v", params.n_rot_v)?;
+                    check_transposition(&placed.tensor, params.v_trans)?;
+                }
                 _ => continue,
-            };
-            let found = placed.tensor.tensor_type();
-            if found != expected {
+            }
+            let [.., found, _] = placed.tensor.ne();
+            if found != u64::from(params.n_stream) {
                 let name = placed.tensor.name().to_owned();
-                return Err(HeaderError::ParamsDisagree { name, found, param, expected });
+                return Err(HeaderError::Streams { name, found, expected: params.n_stream });
             }
         }
         Ok(())
     }
 
     /// The tensors of each region by offset, which is the order that the layout hash goes by.
-    fn tensors_by_region(&self) -> Result<Vec<Vec<&PlacedTensor>>, HeaderError> {
+    pub(crate) fn tensors_by_region(&self) -> Result<Vec<Vec<&PlacedTensor>>, HeaderError> {
         let mut by_region: Vec<Vec<&PlacedTensor>> = vec![Vec::new(); self.regions.len()];
         for (index, placed) in self.tensors.iter().enumerate() {
             let count = self.regions.len();
@@ -132,43 +147,33 @@ impl Header {
             None => Ok(()),
         }
     }
-
-    /// Adds the tensors of `layout`, which the receiver computed from its own model, to a header that came without any.
-    /// A header that has tensors is compared with it instead.
-    ///
-    /// # Errors
-    /// Another number of regions, a smaller one, another hash, or other tensors.
-    pub fn complete(&mut self, layout: &Layout) -> Result<(), HeaderError> {
-        let (found, expected) = (self.regions.len(), layout.chunks().len());
-        if found != expected {
-            return Err(HeaderError::RegionCount { found, expected });
-        }
-        for (region, (described, chunk)) in self.regions.iter().zip(layout.chunks()).enumerate() {
-            if described.size != chunk.size {
-                return Err(HeaderError::RegionSize { region, found: described.size, expected: chunk.size });
-            }
-            same_hash(region, described.layout, chunk.hash)?;
-        }
-        if self.tensors.is_empty() {
-            self.tensors = layout.tensors().to_vec();
-            return Ok(());
-        }
-        let in_words = |tensors: &[PlacedTensor]| {
-            let mut words: Vec<String> = tensors.iter().map(PlacedTensor::to_string).collect();
-            words.sort_unstable();
-            words
-        };
-        let (ours, theirs) = (in_words(layout.tensors()), in_words(&self.tensors));
-        match ours.into_iter().zip(theirs).find(|(ours, theirs)| ours != theirs) {
-            Some((ours, theirs)) => Err(HeaderError::OtherTensor { theirs, ours }),
-            None if self.tensors.len() != layout.tensors().len() => {
-                Err(HeaderError::TensorCount { found: self.tensors.len(), expected: layout.tensors().len() })
-            }
-            None => Ok(()),
-        }
-    }
 }
 
-fn same_hash(region: usize, announced: u64, computed: u64) -> Result<(), HeaderError> {
+fn check_type(tensor: &Tensor, param: &'static str, expected: TensorType) -> Result<(), HeaderError> {
+    let found = tensor.tensor_type();
+    if found == expected {
+        return Ok(());
+    }
+    Err(HeaderError::ParamsDisagree { name: tensor.name().to_owned(), found, param, expected })
+}
+
+fn check_rotation(tensor: &Tensor, param: &'static str, size: u32) -> Result<(), HeaderError> {
+    let [width, ..] = tensor.ne();
+    let possible = size.is_power_of_two() && size <= MAX_ROTATION && width.is_multiple_of(size.into());
+    if size == 0 || possible {
+        return Ok(());
+    }
+    Err(HeaderError::Rotation { param, size, name: tensor.name().to_owned(), width })
+}
+
+fn check_transposition(tensor: &Tensor, v_trans: bool) -> Result<(), HeaderError> {
+    let tensor_type = tensor.tensor_type();
+    if v_trans && tensor_type.is_quantized() {
+        return Err(HeaderError::TransposedBlocks { name: tensor.name().to_owned(), tensor_type });
+    }
+    Ok(())
+}
+
+pub(super) fn same_hash(region: usize, announced: u64, computed: u64) -> Result<(), HeaderError> {
     if announced == computed { Ok(()) } else { Err(HeaderError::HashMismatch { region, announced, computed }) }
 }

@@ -56,6 +56,21 @@ pub enum HeaderError {
     TensorsOverlap { first: String, second: String, region: usize },
     #[error("the tensor {name:?} comes twice; tensors are found by name, so each needs its own")]
     RepeatedTensor { name: String },
+    #[error("header field {field} has {length} bytes; a tensor's name has at most {limit}, as in llama.cpp")]
+    LongName { field: String, length: usize, limit: usize },
+    #[error(
+        "header field params.{param} is {size}, by which rows of tensor {name:?} ({width} elements) cannot be rotated; \
+         it must be 0, or a power of two up to {limit} that divides the rows",
+        limit = super::MAX_ROTATION
+    )]
+    Rotation { param: &'static str, size: u32, name: String, width: u64 },
+    #[error(
+        "tensor {name:?} is {tensor_type}, whose elements share blocks, but params.v_trans is true; \
+         turn flash attention on, or use f16, bf16 or f32 for V"
+    )]
+    TransposedBlocks { name: String, tensor_type: TensorType },
+    #[error("tensor {name:?} has {found} streams (its third dimension), but params.n_stream is {expected}")]
+    Streams { name: String, found: u64, expected: u32 },
     #[error("tensor {name:?} is {found}, but params.{param} is {expected}")]
     ParamsDisagree { name: String, found: TensorType, param: &'static str, expected: TensorType },
     #[error(
@@ -75,10 +90,14 @@ pub enum HeaderError {
         remedy = SAME_MODEL
     )]
     RegionSize { region: usize, found: u64, expected: u64 },
-    #[error("the decoder's cache has {found} tensors, this model's has {expected}: {remedy}", remedy = SAME_MODEL)]
-    TensorCount { found: usize, expected: usize },
-    #[error("the decoder's cache has {theirs} where this model's has {ours}: {remedy}", remedy = SAME_MODEL)]
+    #[error("this model cannot have a cache such as the decoder's: {problem}; {remedy}", remedy = SAME_MODEL)]
+    Model { problem: LayoutError },
+    #[error("the decoder's cache has {theirs}, but this model's has {ours}: {remedy}", remedy = SAME_MODEL)]
     OtherTensor { theirs: String, ours: String },
+    #[error("this model's cache has {ours}, but the decoder's has no such tensor: {remedy}", remedy = SAME_MODEL)]
+    MissingTensor { ours: String },
+    #[error("the decoder's cache has {theirs}, but this model's has no such tensor: {remedy}", remedy = SAME_MODEL)]
+    UnknownTensor { theirs: String },
 }
 
 const SAME_MODEL: &str = "run both sides with the same model, context size, cache types and flash attention";

@@ -120,7 +120,7 @@ pub(super) fn wrong(field: impl Into<String>, value: &Value, expected: &'static 
 }
 
 /// Outside text as an error message can bear it.
-fn shortened(text: &str) -> String {
+pub(super) fn shortened(text: &str) -> String {
     match text.char_indices().nth(60) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

@@ -19,6 +19,7 @@ mod check;
 mod digest;
 mod error;
 mod fields;
+mod model;
 mod parse;
 mod strict_json;
 #[cfg(test)]
@@ -35,6 +36,10 @@ pub const MAX_BYTES: usize = 1 << 20;
 pub const MAX_DEPTH: u32 = 8;
 /// A header names at most this many regions.
 pub const MAX_REGIONS: usize = 4096;
+/// A tensor's name is at most this many bytes long: `GGML_MAX_NAME` (`ggml/include/ggml.h`) less the final zero.
+pub const MAX_NAME_BYTES: usize = 63;
+/// Rows are rotated in pieces of at most this many elements. Heads, which llama.cpp's pieces divide, are smaller.
+pub const MAX_ROTATION: u32 = 1024;
 /// The version this library writes, and the only one it reads.
 pub const VERSION: u64 = 1;
 
@@ -141,7 +146,7 @@ impl Header {
 
     /// How many descriptors the header names: one more than the highest index.
     pub fn descriptor_count(&self) -> usize {
-        self.regions.iter().map(|region| region.fd + 1).max().unwrap_or(0)
+        self.regions.iter().map(|region| region.fd.saturating_add(1)).max().unwrap_or(0)
     }
 
     /// The bytes of all regions together.

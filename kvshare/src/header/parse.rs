@@ -3,7 +3,9 @@
 use serde_json::Value;
 
 use super::fields::{Fields, Place, wrong};
-use super::{Header, HeaderError, MAX_BYTES, MAX_REGIONS, ModelIdentity, Params, Region, VERSION, strict_json};
+use super::{
+    Header, HeaderError, MAX_BYTES, MAX_NAME_BYTES, MAX_REGIONS, ModelIdentity, Params, Region, VERSION, strict_json,
+};
 use crate::layout::{PlacedTensor, Tensor};
 
 impl Header {
@@ -113,7 +115,11 @@ fn tensor(place: Place, value: &Value) -> Result<PlacedTensor, HeaderError> {
             wrong(fields.path(format!("ne[{index}]")), dimension, "a whole number from 1 to 2^64 - 1")
         })?;
     }
-    let tensor = Tensor::new(fields.text("name")?, fields.tensor_type("type")?, &ne[..dimensions.len()])
+    let name = fields.text("name")?;
+    if name.len() > MAX_NAME_BYTES {
+        return Err(HeaderError::LongName { field: fields.path("name"), length: name.len(), limit: MAX_NAME_BYTES });
+    }
+    let tensor = Tensor::new(name, fields.tensor_type("type")?, &ne[..dimensions.len()])
         .map_err(|problem| HeaderError::Tensor { field: fields.path("ne"), problem })?;
     Ok(PlacedTensor { tensor, region: fields.index("region")?, offset: fields.u64("offset")? })
 }

@@ -9,6 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::map::Entry;
 use serde_json::{Map, Value};
 
+use super::fields::shortened;
 use super::{HeaderError, MAX_DEPTH};
 
 /// Reads one JSON value that fills `text`.
@@ -101,7 +102,7 @@ impl<'de> Visitor<'de> for Strict<'_> {
             match object.entry(key) {
                 Entry::Vacant(entry) => drop(entry.insert(entries.next_value_seed(inner)?)),
                 Entry::Occupied(entry) => {
-                    return Err(self.refuse(HeaderError::RepeatedKey { key: entry.key().clone() }));
+                    return Err(self.refuse(HeaderError::RepeatedKey { key: shortened(entry.key()) }));
                 }
             }
         }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::layout::{Geometry, TensorType};
+use crate::layout::{Geometry, LayerWidths, TensorType};
 
 fn small() -> Header {
     let layout = Geometry::uniform(2, 64, 64, 256, TensorType::F16).layout().unwrap();
@@ -92,7 +92,7 @@ fn edited(pointer: &str, with: Value) -> Value {
 
 #[test]
 fn each_wrong_field_has_its_own_refusal() {
-    let refused: [(&str, Value, &str); 27] = [
+    let refused: [(&str, Value, &str); 34] = [
         ("/regions", json!([]), "names no regions"),
         ("/regions", json!(null), "regions is missing"),
         ("/regions", json!({}), "must be a list"),
@@ -119,11 +119,68 @@ fn each_wrong_field_has_its_own_refusal() {
         ("/tensors/1/name", json!("cache_k_l0"), "comes twice"),
         ("/params/n_ctx", json!("many"), "params.n_ctx is \"many\""),
         ("/params/v_trans", json!(0), "params.v_trans is 0"),
+        ("/params/n_stream", json!(2), "\"cache_k_l0\" has 1 streams (its third dimension), but params.n_stream is 2"),
+        ("/params/n_rot_k", json!(48), "params.n_rot_k is 48, by which rows of tensor \"cache_k_l0\" (64 elements)"),
+        ("/params/n_rot_k", json!(128), "params.n_rot_k is 128"),
+        ("/params/n_rot_v", json!(128), "params.n_rot_v is 128, by which rows of tensor \"cache_v_l0\""),
+        ("/params/n_rot_v", json!(2048), "a power of two up to 1024"),
+        ("/params/n_rot_v", json!(4294967295_u64), "params.n_rot_v is 4294967295"),
+        ("/tensors/1/name", json!("v".repeat(64)), "tensors[1].name has 64 bytes; a tensor's name has at most 63"),
         ("/model/name", json!(1), "model.name is 1"),
     ];
     for (pointer, with, words) in refused {
         let message = refusal(&edited(pointer, with)).to_string();
         assert!(message.contains(words), "{pointer}: {message}");
+    }
+}
+
+#[test]
+fn rows_are_rotated_by_what_divides_every_one_of_them() {
+    // (widths of K, n_rot_k, whether they go together)
+    let cases: [(&[u64], u32, bool); 6] = [
+        (&[64, 192], 0, true),
+        (&[64, 192], 64, true),
+        (&[128, 192], 128, false),
+        (&[96, 96], 64, false),
+        (&[1056], 64, false),
+        (&[2048], 2048, false),
+    ];
+    for (widths, n_rot_k, fits) in cases {
+        let layers = (0..).zip(widths).map(|(layer, k)| LayerWidths { layer, k: *k, v: 64 }).collect();
+        let geometry = Geometry { layers, ..Geometry::uniform(0, 0, 0, 256, TensorType::Q8_0) };
+        let params = Params { n_rot_k, ..Params::plain(256, TensorType::Q8_0) };
+        let header = Header::describe(&geometry.layout().unwrap(), None, Some(params));
+        match Header::parse(&header.to_json()) {
+            Ok(_) => assert!(fits, "{widths:?} by {n_rot_k}"),
+            Err(HeaderError::Rotation { param: "n_rot_k", size, .. }) => {
+                assert!(!fits && size == n_rot_k, "{widths:?}")
+            }
+            Err(error) => panic!("{widths:?} by {n_rot_k}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn a_transposed_v_whose_elements_share_blocks_is_refused() {
+    let layout = Geometry::uniform(2, 64, 64, 256, TensorType::Q8_0).layout().unwrap();
+    let params = Params { v_trans: true, ..Params::plain(256, TensorType::Q8_0) };
+    let error = Header::parse(&Header::describe(&layout, None, Some(params)).to_json()).unwrap_err();
+    assert!(matches!(error, HeaderError::TransposedBlocks { .. }), "{error}");
+}
+
+#[test]
+fn what_a_peer_sends_does_not_flood_a_message() {
+    let long = "k".repeat(100_000);
+    let refused = [
+        format!(r#"{{"{long}": 1, "{long}": 2}}"#),
+        format!(r#"{{"version": "{long}"}}"#),
+        format!(r#"{{"regions": [{{"fd": 0, "size": 4096, "layout": {EMPTY}}}], "digest": "{long}"}}"#),
+        edited("/tensors/0/name", json!(long)).to_string(),
+        edited("/tensors/0/type", json!(long)).to_string(),
+    ];
+    for text in refused {
+        let message = Header::parse(text.as_bytes()).unwrap_err().to_string();
+        assert!(message.len() < 400, "{} bytes: {}", message.len(), &message[..400]);
     }
 }
 
@@ -200,7 +257,6 @@ fn a_foreign_header_is_completed_from_the_providers_own_geometry() {
     let mut header = Header { tensors: Vec::new(), ..small() };
     header.complete(&layout).unwrap();
     assert_eq!(header, small());
-    header.complete(&layout).unwrap();
 
     let other = |geometry: Geometry| {
         let mut header = Header { tensors: Vec::new(), ..small() };
@@ -214,11 +270,32 @@ fn a_foreign_header_is_completed_from_the_providers_own_geometry() {
     assert!(matches!(reshaped, HeaderError::HashMismatch { .. }), "{reshaped}");
     let more = other(Geometry::uniform(28, 1024, 1024, 20480, TensorType::F16));
     assert!(matches!(more, HeaderError::RegionCount { found: 1, expected: 3 }), "{more}");
-    let mut renamed = small();
-    renamed.tensors.swap(0, 2);
-    (renamed.tensors[0].offset, renamed.tensors[2].offset) = (renamed.tensors[2].offset, renamed.tensors[0].offset);
-    let error = renamed.complete(&layout).unwrap_err();
-    assert!(matches!(error, HeaderError::OtherTensor { .. }), "{error}");
+}
+
+#[test]
+fn a_headers_tensors_are_compared_with_the_providers_model_by_name() {
+    let model = Geometry::uniform(2, 64, 64, 256, TensorType::F16);
+    let mut elsewhere = small();
+    elsewhere.tensors.reverse();
+    elsewhere.tensors[0].offset += 4096;
+    assert_eq!(elsewhere.compare(&model), Ok(()), "neither order nor place matters");
+
+    let refusal = |model: &Geometry| small().compare(model).unwrap_err().to_string();
+    let cases = [
+        (
+            Geometry::uniform(2, 64, 32, 256, TensorType::F16),
+            "has cache_v_l0 (f16 of 64 x 256 x 1), but this model's has cache_v_l0 (f16 of 32 x 256 x 1)",
+        ),
+        (Geometry { type_k: TensorType::Q8_0, ..model.clone() }, "but this model's has cache_k_l0 (q8_0 of"),
+        (Geometry { cells: 512, ..model.clone() }, "this model's has cache_k_l0 (f16 of 64 x 512 x 1)"),
+        (Geometry::uniform(3, 64, 64, 256, TensorType::F16), "this model's cache has cache_k_l2"),
+        (Geometry::uniform(1, 64, 64, 256, TensorType::F16), "the decoder's cache has cache_k_l1"),
+        (Geometry::uniform(2, 33, 64, 256, TensorType::Q8_0), "this model cannot have a cache such as the decoder's"),
+    ];
+    for (model, words) in cases {
+        let message = refusal(&model);
+        assert!(message.contains(words), "{message}");
+    }
 }
 
 proptest! {

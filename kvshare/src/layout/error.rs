@@ -68,6 +68,14 @@ pub enum LayoutError {
         /// Its type.
         tensor_type: TensorType,
     },
+    /// Rows together, of a plane that stores channels together.
+    #[error(
+        "V is transposed (flash attention is off), so its rows do not lie together; go by row or by channel, one at a time"
+    )]
+    Transposed,
+    /// A channel together, of a plane that stores rows together.
+    #[error("the tensor is not transposed, so the elements of a channel do not lie together; go by rows")]
+    NotTransposed,
     /// A layer that the cache does not have.
     #[error("the cache has no attention layer {layer}; it has {available}")]
     NoSuchLayer {

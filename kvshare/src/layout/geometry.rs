@@ -13,6 +13,15 @@ pub struct LayerWidths {
     pub v: u64,
 }
 
+/// The sizes of one head, by which a quantized cache is rotated (see [`key_rotation`](crate::values::key_rotation)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadSizes {
+    /// Channels of one KV head's K (`n_embd_head_k`).
+    pub k: u32,
+    /// Channels of one KV head's V (`n_embd_head_v`).
+    pub v: u32,
+}
+
 /// The widths of one recurrent layer's state, in f32 elements a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecurrentWidths {
@@ -86,6 +95,6 @@ impl Geometry {
     /// # Errors
     /// Widths or counts that make no tensor.
     pub fn layout(&self) -> Result<Layout, LayoutError> {
-        Layout::place(self.groups()?)
+        Ok(Layout::place(self.groups()?))
     }
 }

@@ -7,7 +7,14 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::{self, Read};
 
-use super::{Geometry, LayerWidths, TensorType};
+use super::{Geometry, HeadSizes, LayerWidths, TensorType};
+
+/// The most bytes of a key, as the format says.
+const MAX_KEY_BYTES: u64 = 65535;
+/// The most bytes of a string. The longest there are, chat templates, have some 10 KiB.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
+/// The most elements of an array. The longest there are, vocabularies, have some 10^5.
+const MAX_ARRAY_LENGTH: u64 = 1 << 24;
 
 /// A metadata value; arrays of other things than integers are walked and dropped.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,6 +53,20 @@ pub enum GgufError {
     CutOff {
         /// What was being read.
         field: String,
+    },
+    /// A key, a string or an array that no model has.
+    #[error(
+        "the GGUF file announces {length} {unit} for {field}, but at most {limit} are read; download or copy it again"
+    )]
+    TooLong {
+        /// What was being read.
+        field: String,
+        /// The length announced.
+        length: u64,
+        /// "bytes" or "elements".
+        unit: &'static str,
+        /// The most that is read.
+        limit: u64,
     },
     /// The file could not be read.
     #[error("reading {field} of the GGUF file failed: {source}")]
@@ -123,11 +144,13 @@ impl GgufMetadata {
         reader.u64("its tensor count")?;
         let mut metadata = Self::default();
         for _ in 0..reader.u64("its metadata count")? {
-            let key = reader.text("a metadata key")?;
-            let kind = reader.u32(&key)?;
-            let value = reader.value(kind, &key)?;
+            let key = reader.text("a metadata key", MAX_KEY_BYTES)?;
+            // What an error message can bear of a key.
+            let shown: String = key.chars().take(64).collect();
+            let kind = reader.u32(&shown)?;
+            let value = reader.value(kind, &shown)?;
             match metadata.values.entry(key) {
-                Entry::Occupied(entry) => return Err(GgufError::RepeatedKey { key: entry.key().clone() }),
+                Entry::Occupied(_) => return Err(GgufError::RepeatedKey { key: shown }),
                 Entry::Vacant(entry) => entry.insert(value),
             };
         }
@@ -149,39 +172,54 @@ impl GgufMetadata {
 
     /// The cache's geometry for `cells` positions in one stream.
     ///
-    /// Head counts and sizes follow llama.cpp (`llama_model::load_hparams`): `head_count_kv` defaults to `head_count`,
-    /// the head size to `embedding_length / head_count`; a layer with 0 KV heads has no cache.
+    /// Head counts follow llama.cpp (`llama_model::load_hparams`): `head_count_kv` defaults to `head_count`; a layer with
+    /// 0 KV heads has no cache.
     ///
     /// # Errors
     /// A missing or impossible value, or a model with a recurrent state, a compressed (MLA) cache, or a sliding window
     /// in a family that gives it a cache of its own.
     pub fn geometry(&self, cells: u64, type_k: TensorType, type_v: TensorType) -> Result<Geometry, GgufError> {
-        let Some(GgufValue::Text(architecture)) = self.get("general.architecture") else {
-            return Err(GgufError::Missing { key: "general.architecture".to_owned() });
-        };
+        let architecture = self.architecture()?;
         self.check_plain(architecture)?;
-        let key = |name: &str| format!("{architecture}.{name}");
-        let layers = self.positive(&key("block_count"), 1 << 16)?;
-        let heads = self.per_layer(&key("attention.head_count"), layers)?;
-        let kv_heads = match self.get(&key("attention.head_count_kv")) {
-            Some(_) => self.per_layer(&key("attention.head_count_kv"), layers)?,
-            None => heads.clone(),
-        };
-        let head_size = |name: &str| match self.get(&key(name)) {
-            Some(_) => self.positive(&key(name), 1 << 20),
-            None => {
-                let most_heads = heads.iter().copied().max().unwrap_or(0);
-                let missing = || GgufError::Missing { key: key(name) };
-                self.positive(&key("embedding_length"), 1 << 32)?.checked_div(most_heads).ok_or_else(missing)
-            }
-        };
-        let (k_size, v_size) = (head_size("attention.key_length")?, head_size("attention.value_length")?);
+        let given = self.get(&format!("{architecture}.attention.head_count_kv")).is_some();
+        let kv_heads = if given { "attention.head_count_kv" } else { "attention.head_count" };
+        let kv_heads = self.per_layer(architecture, kv_heads)?;
+        let sizes = self.head_sizes()?;
+        let width = |heads: u32, size: u32| u64::from(heads) * u64::from(size);
         let widths = (0..).zip(kv_heads).filter(|(_, heads)| *heads > 0);
         Ok(Geometry {
-            layers: widths.map(|(layer, heads)| LayerWidths { layer, k: heads * k_size, v: heads * v_size }).collect(),
+            layers: widths
+                .map(|(layer, heads)| LayerWidths { layer, k: width(heads, sizes.k), v: width(heads, sizes.v) })
+                .collect(),
             type_v,
             ..Geometry::uniform(0, 0, 0, cells, type_k)
         })
+    }
+
+    /// The sizes of one head: those that the metadata has, else `embedding_length / head_count`, the most heads where
+    /// layers differ.
+    ///
+    /// # Errors
+    /// A missing or impossible value.
+    pub fn head_sizes(&self) -> Result<HeadSizes, GgufError> {
+        let architecture = self.architecture()?;
+        let size = |name: &str| {
+            let key = format!("{architecture}.{name}");
+            if self.get(&key).is_some() {
+                return self.positive(&key, 1 << 20);
+            }
+            let most_heads = self.per_layer(architecture, "attention.head_count")?.into_iter().max().unwrap_or(0);
+            let embedding = self.positive(&format!("{architecture}.embedding_length"), u32::MAX)?;
+            embedding.checked_div(most_heads).ok_or(GgufError::Missing { key })
+        };
+        Ok(HeadSizes { k: size("attention.key_length")?, v: size("attention.value_length")? })
+    }
+
+    fn architecture(&self) -> Result<&str, GgufError> {
+        match self.get("general.architecture") {
+            Some(GgufValue::Text(architecture)) => Ok(architecture),
+            _ => Err(GgufError::Missing { key: "general.architecture".to_owned() }),
+        }
     }
 
     fn check_plain(&self, architecture: &str) -> Result<(), GgufError> {
@@ -196,9 +234,9 @@ impl GgufMetadata {
         }
     }
 
-    fn positive(&self, key: &str, limit: u64) -> Result<u64, GgufError> {
+    fn positive(&self, key: &str, limit: u32) -> Result<u32, GgufError> {
         match self.get(key) {
-            Some(GgufValue::Integer(value)) => match u64::try_from(*value) {
+            Some(GgufValue::Integer(value)) => match u32::try_from(*value) {
                 Ok(number) if (1..=limit).contains(&number) => Ok(number),
                 _ => Err(impossible(key, value, "it must be a positive number of a sensible size")),
             },
@@ -208,21 +246,23 @@ impl GgufMetadata {
     }
 
     /// A number for each layer: an array of them, or one for all.
-    fn per_layer(&self, key: &str, layers: u64) -> Result<Vec<u64>, GgufError> {
+    fn per_layer(&self, architecture: &str, name: &str) -> Result<Vec<u32>, GgufError> {
+        let key = &format!("{architecture}.{name}");
+        let layers = self.positive(&format!("{architecture}.block_count"), 1 << 16)? as usize;
         let Some(GgufValue::Integers(values)) = self.get(key) else {
-            return Ok(vec![self.positive(key, 1 << 16)?; layers as usize]);
+            return Ok(vec![self.positive(key, 1 << 16)?; layers]);
         };
-        if values.len() as u64 != layers {
+        if values.len() != layers {
             return Err(impossible(key, &format!("an array of {}", values.len()), "it must have one number a layer"));
         }
-        let checked = |value: &i128| u64::try_from(*value).ok().filter(|number| *number <= 1 << 16);
+        let checked = |value: &i128| u32::try_from(*value).ok().filter(|number| *number <= 1 << 16);
         let expected = "each must be between 0 and 65536";
         values.iter().map(|value| checked(value).ok_or_else(|| impossible(key, value, expected))).collect()
     }
 }
 
 fn impossible(key: &str, value: &impl ToString, expected: &'static str) -> GgufError {
-    GgufError::Value { key: key.to_owned(), value: value.to_string(), expected }
+    GgufError::Value { key: key.to_owned(), value: value.to_string().chars().take(64).collect(), expected }
 }
 
 /// A file whose announced lengths are not believed.
@@ -268,15 +308,23 @@ impl<R: Read> Reader<R> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    fn text(&mut self, field: &str) -> Result<String, GgufError> {
-        let length = self.u64(field)?;
+    /// A length that is at most `limit`.
+    fn length(&mut self, field: &str, unit: &'static str, limit: u64) -> Result<u64, GgufError> {
+        match self.u64(field)? {
+            length if length <= limit => Ok(length),
+            length => Err(GgufError::TooLong { field: field.to_owned(), length, unit, limit }),
+        }
+    }
+
+    fn text(&mut self, field: &str, limit: u64) -> Result<String, GgufError> {
+        let length = self.length(field, "bytes", limit)?;
         String::from_utf8(self.take(length, field)?).map_err(|_| GgufError::NotUtf8 { field: field.to_owned() })
     }
 
     fn value(&mut self, kind: u32, key: &str) -> Result<GgufValue, GgufError> {
         Ok(match kind {
             6 => GgufValue::Float(f32::from_le_bytes(self.array(key)?).into()),
-            8 => GgufValue::Text(self.text(key)?),
+            8 => GgufValue::Text(self.text(key, MAX_TEXT_BYTES)?),
             9 => self.array_value(key)?,
             12 => GgufValue::Float(f64::from_le_bytes(self.array(key)?)),
             _ => GgufValue::Integer(self.integer(kind, key)?),
@@ -298,14 +346,14 @@ impl<R: Read> Reader<R> {
     }
 
     fn array_value(&mut self, key: &str) -> Result<GgufValue, GgufError> {
-        let (kind, count) = (self.u32(key)?, self.u64(key)?);
+        let (kind, count) = (self.u32(key)?, self.length(key, "elements", MAX_ARRAY_LENGTH)?);
         let size = match kind {
             0 | 1 | 7 => 1,
             2 | 3 => 2,
             4..=6 => 4,
             8 => {
                 for _ in 0..count {
-                    let length = self.u64(key)?;
+                    let length = self.length(key, "bytes", MAX_TEXT_BYTES)?;
                     self.skip(length, key)?;
                 }
                 return Ok(GgufValue::Skipped(count));
@@ -318,8 +366,7 @@ impl<R: Read> Reader<R> {
         if small_integers {
             return Ok(GgufValue::Integers((0..count).map(|_| self.integer(kind, key)).collect::<Result<_, _>>()?));
         }
-        // An overflowing length is longer than any file.
-        self.skip(count.saturating_mul(size), key)?;
+        self.skip(count * size, key)?;
         Ok(GgufValue::Skipped(count))
     }
 }

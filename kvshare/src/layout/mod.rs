@@ -28,7 +28,7 @@ mod tensor_type;
 mod tests;
 
 pub use error::LayoutError;
-pub use geometry::{Geometry, LayerWidths, RecurrentWidths};
+pub use geometry::{Geometry, HeadSizes, LayerWidths, RecurrentWidths};
 pub use gguf::{GgufError, GgufMetadata, GgufValue};
 pub use hash::{EMPTY_HASH, layout_hash};
 pub use placement::{CHUNK_LIMIT, Chunk, Layout, PlacedTensor};

@@ -1,9 +1,8 @@
 //! Placing tensors, in order, into chunks; each chunk becomes one region.
 
-use std::fmt;
 use std::ops::Range;
 
-use super::{ALIGNMENT, LayoutError, Tensor, layout_hash};
+use super::{ALIGNMENT, Tensor, layout_hash};
 
 /// A chunk that holds something takes no further tensor that would bring it over this many bytes.
 pub const CHUNK_LIMIT: u64 = 1 << 30;
@@ -41,14 +40,6 @@ impl PlacedTensor {
     }
 }
 
-impl fmt::Display for PlacedTensor {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (tensor, ne) = (&self.tensor, self.tensor.ne());
-        let (name, tensor_type) = (tensor.name(), tensor.tensor_type());
-        write!(formatter, "{name} ({tensor_type} {ne:?}, region {}, offset {})", self.region, self.offset)
-    }
-}
-
 /// Every tensor of a cache in its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
@@ -58,10 +49,7 @@ pub struct Layout {
 
 impl Layout {
     /// Places the tensors of each group in order. A group starts a new chunk; a cache of nothing is one empty chunk.
-    ///
-    /// # Errors
-    /// A chunk over 2^63 - 1 bytes, which takes a single tensor of that size.
-    pub fn place(groups: impl IntoIterator<Item = Vec<Tensor>>) -> Result<Self, LayoutError> {
+    pub fn place(groups: impl IntoIterator<Item = Vec<Tensor>>) -> Self {
         let mut layout = Self { chunks: Vec::new(), tensors: Vec::new() };
         for (group, tensors) in (0..).zip(groups) {
             let mut open = false;
@@ -76,7 +64,7 @@ impl Layout {
         for chunk in &mut layout.chunks {
             chunk.hash = layout_hash(layout.tensors[chunk.tensors.clone()].iter().map(|placed| &placed.tensor));
         }
-        Ok(layout)
+        layout
     }
 
     /// Puts `tensor` behind the last one: in the last chunk if that is `open` and has room, else in a new one.

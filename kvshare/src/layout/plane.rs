@@ -80,8 +80,9 @@ impl Plane {
     /// # Errors
     /// A position or stream beyond the cache.
     pub fn row(&self, stream: u64, position: u64) -> Result<Row, LayoutError> {
-        let start = self.stream_start(stream)?;
+        within("stream", stream, self.streams)?;
         within("position", position, self.cells)?;
+        let start = self.stream_start(stream);
         Ok(if self.transposed {
             let element = self.tensor_type.block_bytes();
             Row::Strided {
@@ -100,21 +101,25 @@ impl Plane {
     /// # Errors
     /// A transposed plane, or a position or stream beyond the cache.
     pub fn rows(&self, stream: u64, first: u64, count: u64) -> Result<(u64, u64), LayoutError> {
-        let start = self.stream_start(stream)?;
-        self.run_within(first, count)?;
-        Ok((start + first * self.row_bytes(), count * self.row_bytes()))
+        if self.transposed {
+            return Err(LayoutError::Transposed);
+        }
+        self.check_positions(stream, first, count)?;
+        Ok((self.stream_start(stream) + first * self.row_bytes(), count * self.row_bytes()))
     }
 
     /// Where `channel` of `count` positions from `first` lies, as (offset, bytes), in a transposed plane.
     ///
     /// # Errors
-    /// A position, channel or stream beyond the cache.
+    /// A plane that is not transposed, or a position, channel or stream beyond the cache.
     pub fn channel(&self, stream: u64, channel: u64, first: u64, count: u64) -> Result<(u64, u64), LayoutError> {
-        let start = self.stream_start(stream)?;
+        if !self.transposed {
+            return Err(LayoutError::NotTransposed);
+        }
         within("channel", channel, self.width)?;
-        self.run_within(first, count)?;
+        self.check_positions(stream, first, count)?;
         let element = self.tensor_type.block_bytes();
-        Ok((start + (channel * self.cells + first) * element, count * element))
+        Ok((self.stream_start(stream) + (channel * self.cells + first) * element, count * element))
     }
 
     /// Where the element of `channel` at `position` in `stream` lies: for a quantized type, where its block does.
@@ -131,12 +136,12 @@ impl Plane {
         })
     }
 
-    fn stream_start(&self, stream: u64) -> Result<u64, LayoutError> {
+    /// Whether the cache has `count` positions from `first` on in `stream`, whichever way they lie.
+    ///
+    /// # Errors
+    /// A position or stream beyond the cache.
+    pub fn check_positions(&self, stream: u64, first: u64, count: u64) -> Result<(), LayoutError> {
         within("stream", stream, self.streams)?;
-        Ok(self.offset + stream * self.stream_bytes())
-    }
-
-    fn run_within(&self, first: u64, count: u64) -> Result<(), LayoutError> {
         match first.checked_add(count) {
             Some(end) if end <= self.cells => Ok(()),
             end => {
@@ -144,6 +149,11 @@ impl Plane {
                 Err(LayoutError::Outside { what: "position", value, limit: self.cells })
             }
         }
+    }
+
+    /// Where a stream starts that is known to exist.
+    fn stream_start(&self, stream: u64) -> u64 {
+        self.offset + stream * self.stream_bytes()
     }
 }
 

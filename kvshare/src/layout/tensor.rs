@@ -1,5 +1,7 @@
 //! One tensor of a cache: its name, type and shape.
 
+use std::fmt;
+
 use super::{ALIGNMENT, LayoutError, TensorType};
 
 /// Which part of a layer's memory a tensor holds, as llama.cpp names it.
@@ -127,6 +129,14 @@ impl Tensor {
         // `parse` takes "+3" and "03", which are no names of llama.cpp's.
         let number = layer.parse().ok()?;
         (tensor_name(part, number) == self.name).then_some((part, number))
+    }
+}
+
+impl fmt::Display for Tensor {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d] = self.ne;
+        write!(formatter, "{} ({} of {a} x {b} x {c}", self.name, self.tensor_type)?;
+        if d == 1 { formatter.write_str(")") } else { write!(formatter, " x {d})") }
     }
 }
 

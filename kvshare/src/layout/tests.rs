@@ -24,14 +24,14 @@ fn the_vectors_of_the_design_hold() {
         assert_eq!(sizes_and_hashes(&geometry.layout().unwrap()), expected, "{geometry:?}");
     }
     let seven = Tensor::new("seven", TensorType::F32, &[7]).unwrap();
-    let layout = Layout::place([vec![seven]]).unwrap();
+    let layout = Layout::place([vec![seven]]);
     assert_eq!(sizes_and_hashes(&layout), [(4096, 11_308_723_307_010_549_171)]);
 }
 
 #[test]
 fn a_tensor_over_the_chunk_limit_has_a_chunk_of_its_own() {
     let tensor = |name: &str, elements| Tensor::new(name, TensorType::F32, &[elements]).unwrap();
-    let layout = Layout::place([vec![tensor("a", 1), tensor("b", (1 << 28) + 1), tensor("c", 1)]]).unwrap();
+    let layout = Layout::place([vec![tensor("a", 1), tensor("b", (1 << 28) + 1), tensor("c", 1)]]);
     let sizes: Vec<u64> = layout.chunks().iter().map(|chunk| chunk.size).collect();
     assert_eq!(sizes, [4096, (1 << 30) + 4096, 4096]);
 }
@@ -39,7 +39,7 @@ fn a_tensor_over_the_chunk_limit_has_a_chunk_of_its_own() {
 #[test]
 fn an_allocation_larger_than_the_tensor_takes_its_place() {
     let tensor = |name: &str| Tensor::new(name, TensorType::F16, &[64]).unwrap();
-    let layout = Layout::place([vec![tensor("a").with_allocation(5000).unwrap(), tensor("b")]]).unwrap();
+    let layout = Layout::place([vec![tensor("a").with_allocation(5000).unwrap(), tensor("b")]]);
     assert_eq!(layout.tensors()[1].offset, 8192);
     assert_eq!(layout.chunks()[0].size, 12288);
 }
@@ -124,10 +124,24 @@ fn addresses_beyond_the_cache_are_refused() {
     assert!(v.row(0, 256).is_err());
     assert!(v.row(1, 0).is_err());
     assert!(v.element(0, 0, 64).is_err());
-    assert!(v.rows(0, 255, 2).is_err());
-    assert!(v.rows(0, u64::MAX, 2).is_err());
+    assert!(v.check_positions(0, 255, 2).is_err());
+    assert!(v.check_positions(0, u64::MAX, 2).is_err());
+    assert!(v.check_positions(1, 0, 0).is_err());
     assert!(v.channel(0, 64, 0, 1).is_err());
+    assert!(v.channel(0, 63, 255, 2).is_err());
     assert_eq!(v.channel(0, 1, 3, 2), Ok((v.offset + (256 + 3) * 2, 4)));
+    let k = planes.layer(0).unwrap().k;
+    assert!(k.rows(0, 255, 2).is_err());
+    assert_eq!(k.rows(0, 255, 1), Ok((255 * 128, 128)));
+}
+
+#[test]
+fn a_plane_is_addressed_only_the_way_it_lies() {
+    let layout = Geometry::uniform(1, 64, 64, 256, TensorType::F16).layout().unwrap();
+    let planes = Planes::of(layout.tensors(), true).unwrap();
+    let LayerPlanes { k, v, .. } = planes.layer(0).unwrap();
+    assert_eq!(v.rows(0, 0, 1), Err(LayoutError::Transposed));
+    assert_eq!(k.channel(0, 0, 0, 1), Err(LayoutError::NotTransposed));
 }
 
 #[test]
@@ -141,13 +155,113 @@ fn a_gguf_tells_its_geometry() {
     }
 }
 
-#[test]
-fn a_gguf_that_announces_more_than_it_has_is_refused_at_once() {
+/// The metadata of a GGUF file with no tensors and these keys, each with its type's number and its value's bytes.
+fn gguf(pairs: &[(&str, u32, &[u8])]) -> Result<GgufMetadata, GgufError> {
     let mut file = b"GGUF\x03\0\0\0".to_vec();
     file.extend(0_u64.to_le_bytes());
-    file.extend(1_u64.to_le_bytes());
-    file.extend(u64::MAX.to_le_bytes());
-    assert!(matches!(GgufMetadata::read(&file[..]), Err(GgufError::CutOff { .. })));
+    file.extend((pairs.len() as u64).to_le_bytes());
+    for (key, kind, value) in pairs {
+        file.extend(text(key));
+        file.extend(kind.to_le_bytes());
+        file.extend(*value);
+    }
+    GgufMetadata::read(&file[..])
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
+}
+
+/// An array of `u32`.
+fn array(numbers: &[u32]) -> Vec<u8> {
+    let head = [U32.to_le_bytes().to_vec(), (numbers.len() as u64).to_le_bytes().to_vec()].concat();
+    [head, numbers.iter().flat_map(|number| number.to_le_bytes()).collect()].concat()
+}
+
+const U32: u32 = 4;
+const TEXT: u32 = 8;
+const ARRAY: u32 = 9;
+
+#[test]
+fn a_gguf_that_announces_too_much_is_refused_at_once() {
+    let announced = |count: u64| count.to_le_bytes();
+    let of_array = |kind: u32, count: u64| [&kind.to_le_bytes()[..], &count.to_le_bytes()].concat();
+    let refused: [(u32, &[u8], &str); 5] = [
+        (TEXT, &announced(u64::MAX), "at most 16777216"),
+        (TEXT, &announced(1 << 24), "ends inside"),
+        (ARRAY, &of_array(U32, u64::MAX), "18446744073709551615 elements"),
+        (ARRAY, &of_array(U32, 1 << 24), "ends inside"),
+        (ARRAY, &[&of_array(TEXT, 1)[..], &announced(1 << 40)].concat(), "1099511627776 bytes"),
+    ];
+    for (kind, value, words) in refused {
+        let error = gguf(&[("x", kind, value)]).unwrap_err().to_string();
+        assert!(error.contains(words), "{error}");
+    }
+    let long_key = gguf(&[(&"k".repeat(65536), U32, &[0; 4])]).unwrap_err();
+    assert!(matches!(long_key, GgufError::TooLong { length: 65536, limit: 65535, .. }), "{long_key}");
+    // A key may be long, but a message about it is not.
+    let unknown = gguf(&[(&"k".repeat(65535), 13, &[])]).unwrap_err();
+    assert!(matches!(unknown, GgufError::UnknownType { number: 13, .. }));
+    assert!(unknown.to_string().len() < 200);
+}
+
+#[test]
+fn head_sizes_are_those_of_the_metadata_or_follow_from_the_heads() {
+    let number = u32::to_le_bytes;
+    let llama = ("general.architecture", TEXT, &text("llama")[..]);
+    let layers = ("llama.block_count", U32, &number(3)[..]);
+    let embedding = ("llama.embedding_length", U32, &number(1024)[..]);
+    let heads = array(&[8, 0, 16]);
+    let heads = ("llama.attention.head_count", ARRAY, &heads[..]);
+    let derived = gguf(&[llama, layers, embedding, heads]).unwrap();
+    assert_eq!(derived.head_sizes().unwrap(), HeadSizes { k: 64, v: 64 });
+    let geometry = derived.geometry(1, TensorType::F16, TensorType::F16).unwrap();
+    let widths = geometry.layers.iter().map(|widths| (widths.layer, widths.k, widths.v)).collect::<Vec<_>>();
+    assert_eq!(widths, [(0, 512, 512), (2, 1024, 1024)]);
+
+    let (k, v) = (number(192), number(128));
+    let given = [("llama.attention.key_length", U32, &k[..]), ("llama.attention.value_length", U32, &v[..])];
+    let given = gguf(&[&[llama, layers, heads], &given[..]].concat()).unwrap();
+    assert_eq!(given.head_sizes().unwrap(), HeadSizes { k: 192, v: 128 });
+}
+
+#[test]
+fn a_gguf_without_a_plain_cache_or_a_possible_one_is_refused() {
+    let number = u32::to_le_bytes;
+    let (one, zero, many) = (number(1), number(0), number(1 << 20));
+    let name = text("gemma3");
+    let other = text("three");
+    let uneven = array(&[1, 2]);
+    let too_many = array(&[1 << 20]);
+    let good = [
+        ("general.architecture", TEXT, &name[..]),
+        ("gemma3.block_count", U32, &one[..]),
+        ("gemma3.attention.head_count", U32, &one[..]),
+        ("gemma3.embedding_length", U32, &one[..]),
+    ];
+    let geometry = |pairs: &[(&str, u32, &[u8])]| {
+        gguf(pairs).unwrap().geometry(1, TensorType::F16, TensorType::F16).map_err(|error| error.to_string())
+    };
+    assert_eq!(geometry(&good), Ok(Geometry::uniform(1, 1, 1, 1, TensorType::F16)));
+    let special = ["attention.sliding_window", "ssm.state_size", "attention.kv_lora_rank", "wkv.head_size"];
+    for key in special.map(|key| format!("gemma3.{key}")) {
+        let error = geometry(&[&good[..], &[(&key, U32, &one)]].concat()).unwrap_err();
+        assert!(error.contains("no plain K/V cache") && error.contains(&key), "{error}");
+    }
+    let refused: [(usize, u32, &[u8], &str); 6] = [
+        (1, U32, &zero, "is 0; it must be a positive number"),
+        (1, U32, &many, "is 1048576; it must be a positive number"),
+        (1, TEXT, &other, "it must be a whole number"),
+        (2, ARRAY, &uneven, "an array of 2; it must have one number a layer"),
+        (2, ARRAY, &too_many, "is 1048576; each must be between 0 and 65536"),
+        (0, U32, &one, "does not say \"general.architecture\""),
+    ];
+    for (index, kind, value, words) in refused {
+        let mut pairs = good;
+        pairs[index] = (pairs[index].0, kind, value);
+        let error = geometry(&pairs).unwrap_err();
+        assert!(error.contains(words), "{error}");
+    }
 }
 
 /// The hash written a second time, from the design's words alone.
@@ -176,7 +290,7 @@ proptest! {
 
     #[test]
     fn tensors_lie_in_order_aligned_and_apart(groups in prop::collection::vec(prop::collection::vec(any_tensor(), 0..12), 0..4)) {
-        let layout = Layout::place(groups.clone()).unwrap();
+        let layout = Layout::place(groups.clone());
         prop_assert_eq!(layout.tensors().len(), groups.iter().map(Vec::len).sum::<usize>());
         for chunk in layout.chunks() {
             let tensors = &layout.tensors()[chunk.tensors.clone()];

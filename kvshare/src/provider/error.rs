@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use crate::fd::FdError;
 use crate::header::HeaderError;
-use crate::layout::{GgufError, LayoutError};
+use crate::layout::{GgufError, LayoutError, TensorType};
 use crate::map::MapError;
-use crate::memory::MemoryError;
 use crate::rows::RowsError;
 use crate::state_file::CopyError;
 
@@ -47,14 +46,19 @@ pub enum ProviderError {
          it serves another model, or has other memory than a plain K/V cache"
     )]
     NoGeometry,
+    #[error("the decoder's cache has no attention layer, so there is no row to write; serve a model with attention")]
+    NoAttentionLayers,
+    #[error(
+        "the decoder's cache is {tensor_type} and may be rotated by head size, but the model's head sizes are not known; \
+         give them with its layers, or use f16"
+    )]
+    RotationUnknown { tensor_type: TensorType },
     #[error(transparent)]
     Header(#[from] HeaderError),
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(transparent)]
     Descriptor(#[from] FdError),
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
     #[error(transparent)]
     Map(#[from] MapError),
     #[error(transparent)]

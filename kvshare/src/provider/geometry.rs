@@ -2,15 +2,19 @@
 
 use std::fs::File;
 use std::io::BufReader;
-use std::ops::RangeInclusive;
 use std::path::Path;
 
 use super::ProviderError;
 use crate::header::{Header, Params};
-use crate::layout::{ALIGNMENT, Geometry, GgufMetadata, GgufValue, LayerWidths, TensorType};
+use crate::layout::{ALIGNMENT, Geometry, GgufMetadata, HeadSizes, LayerWidths, TensorType};
 use crate::values::{key_rotation, value_rotation};
 
-/// The decoder's cache as far as a provider has to be told: the file route carries no header.
+/// Tensors that are placed, at most, to find the parameters of a header that has none. Real models have some hundred
+/// tensors and few candidates; this bounds what a strange model can cost to about a second.
+const MOST_PLACED: usize = 1 << 20;
+
+/// What is assumed of the decoder's cache where no header says it: on the file route, and of a decoder that sends regions
+/// without parameters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssumedCache {
     /// The type of K.
@@ -19,8 +23,17 @@ pub struct AssumedCache {
     pub type_v: TensorType,
     /// Whether V is stored by channel (without flash attention).
     pub v_trans: bool,
-    /// Its layers, for a model file that is no GGUF; else the model file tells them.
-    pub layers: Option<Vec<LayerWidths>>,
+    /// The model's layers, for a model file that is no GGUF; else the model file tells them.
+    pub layers: Option<AssumedLayers>,
+}
+
+/// A model's layers, told by whoever knows the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AssumedLayers {
+    /// Every layer that has a cache, in the order of the model.
+    pub widths: Vec<LayerWidths>,
+    /// The sizes of one head. A quantized cache is rotated by them, so without them it is refused.
+    pub head_sizes: Option<HeadSizes>,
 }
 
 impl Default for AssumedCache {
@@ -48,7 +61,7 @@ pub(super) fn own_header(path: &Path, cells: u64, cache: &AssumedCache) -> Resul
     let model = ModelShape::of(path, cache)?;
     let types = Types { k: cache.type_k, v: cache.type_v };
     let layout = model.geometry(cells, types).layout()?;
-    Ok(Header::describe(&layout, None, Some(model.params(cells, types, cache.v_trans))))
+    Ok(Header::describe(&layout, None, Some(model.params(cells, types, cache.v_trans)?)))
 }
 
 /// Adds the tensors that the model at `path` has to a header that came without. If the header has no parameters
@@ -63,15 +76,31 @@ pub(super) fn complete(header: &mut Header, path: &Path, cache: &AssumedCache) -
         let geometry = model.geometry(u64::from(params.n_ctx) / streams, types);
         return Ok(header.complete(&Geometry { streams, ..geometry }.layout()?)?);
     }
+    let mut placed = 0;
     for types in TensorType::ALL.into_iter().flat_map(|k| TensorType::ALL.map(|v| Types { k, v })) {
-        for cells in model.possible_cells(header.bytes(), types) {
+        for cells in model.cells_that_take(header.bytes(), types) {
+            placed += 2 * model.layers.len();
+            if placed > MOST_PLACED {
+                return Err(ProviderError::NoGeometry);
+            }
             if model.geometry(cells, types).layout().is_ok_and(|layout| header.complete(&layout).is_ok()) {
-                header.params = Some(model.params(cells, types, cache.v_trans));
+                header.params = Some(model.params(cells, types, cache.v_trans)?);
                 return Ok(());
             }
         }
     }
     Err(ProviderError::NoGeometry)
+}
+
+/// Compares the tensors of a header that has them with those of the model at `path`. A model whose cache is not known is
+/// not compared: one that is no GGUF or has more than a plain K/V cache.
+pub(super) fn compare(header: &Header, path: &Path) -> Result<(), ProviderError> {
+    let planes = header.planes()?;
+    let (Ok(metadata), Some(first)) = (read_metadata(path), planes.layers().first()) else { return Ok(()) };
+    match metadata.geometry(planes.cells(), first.k.tensor_type, first.v.tensor_type) {
+        Ok(geometry) => Ok(header.compare(&Geometry { streams: planes.streams(), ..geometry })?),
+        Err(_) => Ok(()),
+    }
 }
 
 /// The types of K and V.
@@ -81,60 +110,63 @@ struct Types {
     v: TensorType,
 }
 
-/// What a model says of its cache: its layers, and the size of one head (0 where it does not say).
+/// What a model says of its cache.
 struct ModelShape {
     layers: Vec<LayerWidths>,
-    head_size: u32,
+    head_sizes: Option<HeadSizes>,
 }
 
 impl ModelShape {
     fn of(path: &Path, cache: &AssumedCache) -> Result<Self, ProviderError> {
-        if let Some(layers) = &cache.layers {
-            return Ok(Self { layers: layers.clone(), head_size: 0 });
+        if let Some(AssumedLayers { widths, head_sizes }) = &cache.layers {
+            return Ok(Self { layers: widths.clone(), head_sizes: *head_sizes });
         }
+        let in_file = |source| ProviderError::Model { path: path.to_owned(), source };
         let metadata = read_metadata(path)?;
-        let geometry = metadata.geometry(1, cache.type_k, cache.type_v);
-        let geometry = geometry.map_err(|source| ProviderError::Model { path: path.to_owned(), source })?;
-        Ok(Self { layers: geometry.layers, head_size: head_size(&metadata) })
+        let geometry = metadata.geometry(1, cache.type_k, cache.type_v).map_err(in_file)?;
+        Ok(Self { layers: geometry.layers, head_sizes: Some(metadata.head_sizes().map_err(in_file)?) })
     }
 
     fn geometry(&self, cells: u64, types: Types) -> Geometry {
         Geometry { layers: self.layers.clone(), type_v: types.v, ..Geometry::uniform(0, 0, 0, cells, types.k) }
     }
 
-    fn params(&self, cells: u64, types: Types, v_trans: bool) -> Params {
-        Params {
+    fn params(&self, cells: u64, types: Types, v_trans: bool) -> Result<Params, ProviderError> {
+        let (n_rot_k, n_rot_v) = match self.head_sizes {
+            Some(sizes) => (key_rotation(types.k, sizes.k), value_rotation(types.v, sizes.v)),
+            None => {
+                if let Some(tensor_type) = [types.k, types.v].into_iter().find(|kind| kind.is_quantized()) {
+                    return Err(ProviderError::RotationUnknown { tensor_type });
+                }
+                (0, 0)
+            }
+        };
+        Ok(Params {
             flash_attn: !v_trans,
             type_v: types.v,
             v_trans,
-            n_rot_k: key_rotation(types.k, self.head_size),
-            n_rot_v: value_rotation(types.v, self.head_size),
+            n_rot_k,
+            n_rot_v,
             ..Params::plain(u32::try_from(cells).unwrap_or(u32::MAX), types.k)
+        })
+    }
+
+    /// The cell counts whose tensors take exactly `bytes`: few, since a cell more or less often changes the sum.
+    fn cells_that_take(&self, bytes: u64, types: Types) -> impl Iterator<Item = u64> {
+        let rows: Option<Vec<u64>> =
+            self.layers.iter().flat_map(|layer| [types.k.row_bytes(layer.k), types.v.row_bytes(layer.v)]).collect();
+        let rows = rows.unwrap_or_default();
+        let bytes_a_cell = rows.iter().fold(0_u64, |sum, row| sum.saturating_add(*row));
+        let most = bytes.checked_div(bytes_a_cell).unwrap_or(0);
+        // With at most so many cells no product overflows; the rounding could, for regions that no machine has.
+        let rounded = |bytes: u64| bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
+        let taken = move |cells: u64| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(rounded(row * cells)));
+        // The sum grows with the cells, so that the first of them is found by halving.
+        let (mut below, mut first) = (0, most + 1);
+        while first - below > 1 {
+            let middle = below + (first - below) / 2;
+            if taken(middle) < bytes { below = middle } else { first = middle }
         }
+        (first..=most).take_while(move |cells| taken(*cells) == bytes)
     }
-
-    /// The cell counts whose tensors take `bytes`, give or take the rounding of each tensor.
-    fn possible_cells(&self, bytes: u64, types: Types) -> RangeInclusive<u64> {
-        let bytes_a_cell = self.layers.iter().try_fold(0_u64, |sum, layer| {
-            let (k, v) = (types.k.row_bytes(layer.k)?, types.v.row_bytes(layer.v)?);
-            sum.checked_add(k)?.checked_add(v)
-        });
-        let Some(bytes_a_cell @ 1..) = bytes_a_cell else {
-            return 1..=0;
-        };
-        let rounding = 2 * self.layers.len() as u64 * ALIGNMENT;
-        (bytes.saturating_sub(rounding) / bytes_a_cell).max(1)..=bytes / bytes_a_cell
-    }
-}
-
-/// The size of one head; 0 where the metadata does not say, which rotates nothing.
-fn head_size(metadata: &GgufMetadata) -> u32 {
-    let Some(GgufValue::Text(architecture)) = metadata.get("general.architecture") else { return 0 };
-    let number = |name: &str| match metadata.get(&format!("{architecture}.{name}")) {
-        Some(GgufValue::Integer(value)) => u32::try_from(*value).ok(),
-        _ => None,
-    };
-    number("attention.key_length")
-        .or_else(|| number("embedding_length")?.checked_div(number("attention.head_count")?))
-        .unwrap_or(0)
 }

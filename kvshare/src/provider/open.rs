@@ -6,13 +6,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use super::geometry::{complete, own_header};
+use super::geometry::{compare, complete, own_header};
 use super::{Arguments, AssumedCache, ProviderError, ResultLine, Route, read_tokens};
 use crate::fd::{self, take_inherited};
 use crate::header::{Header, MAX_BYTES};
 use crate::map::{Access, MapOptions};
-use crate::memory::{Memfd, RegionSource as _};
-use crate::rows::MappedCache;
+use crate::memory::Memfd;
+use crate::rows::{MappedCache, allocate};
 use crate::state_file::{CopyError, Slot, StateFile, check_filename};
 
 /// A provider that knows its tokens and holds the memory to fill: the decoder's on the shared route, its own on the file
@@ -29,25 +29,30 @@ impl Provider {
     /// Reads the tokens and takes the descriptors, or makes memory for the file route, where `cache` says what the
     /// decoder's cache is like.
     ///
+    /// A header's tensors are compared with the model, by name, type and shape, if the model file is a GGUF with a plain
+    /// K/V cache and `cache` has no layers of its own.
+    ///
     /// Call it early: it takes over descriptors by their numbers (see [`take_inherited`]).
     ///
     /// # Errors
-    /// Whatever is wrong with the files, the header or the descriptors; a prompt longer than the cache.
+    /// Whatever is wrong with the files, the header or the descriptors; a decoder that serves another model; a prompt
+    /// longer than the cache.
     pub fn open(arguments: Arguments, cache: &AssumedCache) -> Result<Self, ProviderError> {
         let tokens = read_tokens(&arguments.tokens)?;
         let (header, descriptors) = match &arguments.route {
             Route::File { out } => {
                 check_out(out)?;
                 let header = own_header(&arguments.model, tokens.len() as u64, cache)?;
-                let allocate = |region: &crate::header::Region| {
-                    Ok(Memfd::new().allocate("kvshare-provider", region.size)?.descriptor)
-                };
-                let descriptors = header.regions.iter().map(allocate).collect::<Result<Vec<_>, ProviderError>>()?;
+                let descriptors = allocate(&header, &Memfd::new(), "kvshare-provider")?;
                 (header, descriptors)
             }
             Route::Shared { layout, fds } => shared(layout, fds, &arguments.model, cache)?,
         };
-        let cells = header.planes()?.cells();
+        let planes = header.planes()?;
+        if planes.layers().is_empty() {
+            return Err(ProviderError::NoAttentionLayers);
+        }
+        let cells = planes.cells();
         if tokens.len() as u64 > cells {
             return Err(ProviderError::TooManyTokens { tokens: tokens.len(), cells });
         }
@@ -122,6 +127,10 @@ fn shared(
     header.check_descriptors(&sizes)?;
     if header.tensors.is_empty() {
         complete(&mut header, model, cache)?;
+        // Its parameters had nothing to be checked against before.
+        header.check()?;
+    } else if cache.layers.is_none() {
+        compare(&header, model)?;
     }
     Ok((header, descriptors))
 }

@@ -63,7 +63,7 @@ pub fn run<E: Display>(prefill: impl FnOnce(Prefill<'_>) -> Result<i32, E>) -> E
 
 /// Runs a provider by given arguments and returns its result line, which the caller prints last.
 ///
-/// `cache` tells what the decoder's cache is like where no header does.
+/// `cache` is what is assumed of the decoder's cache where no header says it.
 ///
 /// # Errors
 /// Whatever [`Provider::open`], [`Provider::map`], `prefill` or [`Provider::finish`] says.

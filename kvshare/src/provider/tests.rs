@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::header::{Header, Params};
-use crate::layout::{Geometry, TensorType};
+use crate::layout::{Geometry, HeadSizes, LayerWidths, TensorType};
 
 fn parse(line: &str) -> Result<Arguments, ProviderError> {
     Arguments::parse(line.split(' '))
@@ -88,12 +88,71 @@ fn a_header_of_regions_alone_is_completed_by_trying_what_fits() {
         let mut header = Header { tensors: Vec::new(), ..Header::describe(&layout, None, None) };
         geometry::complete(&mut header, TINY.as_ref(), &AssumedCache::default()).unwrap();
         assert_eq!(header.tensors, layout.tensors());
-        assert_eq!(header.params.as_ref().unwrap().type_k, tensor_type);
+        let params = header.params.as_ref().unwrap();
+        assert_eq!((params.type_k, u64::from(params.n_ctx)), (tensor_type, cells));
     }
     let other = Geometry::uniform(9, 64, 64, 2048, TensorType::F16).layout().unwrap();
     let mut header = Header { tensors: Vec::new(), ..Header::describe(&other, None, None) };
     let error = geometry::complete(&mut header, TINY.as_ref(), &AssumedCache::default()).unwrap_err();
     assert!(matches!(error, ProviderError::NoGeometry), "{error}");
+}
+
+/// 200 bytes a row, so that several cell counts take the same pages and only the hash tells them apart.
+#[test]
+fn cell_counts_that_take_the_same_bytes_are_told_apart_by_the_hash() {
+    let widths = vec![LayerWidths { layer: 0, k: 100, v: 100 }];
+    let cache = AssumedCache { layers: Some(AssumedLayers { widths, head_sizes: None }), ..AssumedCache::default() };
+    for cells in [1, 20, 21, 40, 41, 1000] {
+        let layout = Geometry::uniform(1, 100, 100, cells, TensorType::F16).layout().unwrap();
+        let mut header = Header { tensors: Vec::new(), ..Header::describe(&layout, None, None) };
+        geometry::complete(&mut header, "no file".as_ref(), &cache).unwrap();
+        assert_eq!(header.tensors, layout.tensors());
+    }
+}
+
+#[test]
+fn a_strange_model_costs_a_bounded_search() {
+    let widths = (0..65536).map(|layer| LayerWidths { layer, k: 2, v: 2 }).collect();
+    let cache = AssumedCache { layers: Some(AssumedLayers { widths, head_sizes: None }), ..AssumedCache::default() };
+    // As many pages as its tensors take with any cell count from 1 to 1024, but another hash.
+    let layout = Geometry::uniform(65536, 1, 1, 512, TensorType::F16).layout().unwrap();
+    let mut header = Header { tensors: Vec::new(), ..Header::describe(&layout, None, None) };
+    let error = geometry::complete(&mut header, "no file".as_ref(), &cache).unwrap_err();
+    assert!(matches!(error, ProviderError::NoGeometry), "{error}");
+}
+
+#[test]
+fn a_quantized_cache_is_rotated_by_the_models_heads_and_refused_without_them() {
+    let widths = vec![LayerWidths { layer: 0, k: 128, v: 128 }];
+    let layout = Geometry::uniform(1, 128, 128, 256, TensorType::Q8_0).layout().unwrap();
+    let completed = |head_sizes| {
+        let layers = Some(AssumedLayers { widths: widths.clone(), head_sizes });
+        let cache = AssumedCache { layers, ..AssumedCache::default() };
+        let mut header = Header { tensors: Vec::new(), ..Header::describe(&layout, None, None) };
+        geometry::complete(&mut header, "no file".as_ref(), &cache).map(|()| header.params.unwrap())
+    };
+    let cases = [((64, 64), (64, 64)), ((128, 128), (128, 64)), ((128, 32), (128, 0)), ((32, 128), (0, 64))];
+    for ((k, v), expected) in cases {
+        let params = completed(Some(HeadSizes { k, v })).unwrap();
+        assert_eq!((params.n_rot_k, params.n_rot_v), expected, "heads of {k} and {v}");
+    }
+    let error = completed(None).unwrap_err();
+    assert!(matches!(error, ProviderError::RotationUnknown { tensor_type: TensorType::Q8_0 }), "{error}");
+}
+
+#[test]
+fn a_header_with_tensors_is_compared_with_a_known_model_only() {
+    let header = |width| {
+        let layout = Geometry { streams: 2, ..Geometry::uniform(8, width, width, 2048, TensorType::F16) };
+        Header::describe(&layout.layout().unwrap(), None, None)
+    };
+    geometry::compare(&header(64), TINY.as_ref()).unwrap();
+    let error = geometry::compare(&header(128), TINY.as_ref()).unwrap_err().to_string();
+    assert!(error.contains("cache_k_l0 (f16 of 128 x 2048 x 2)"), "{error}");
+    assert!(error.contains("cache_k_l0 (f16 of 64 x 2048 x 2)"), "{error}");
+    for no_model in ["/no/such/model.gguf", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")] {
+        geometry::compare(&header(128), no_model.as_ref()).unwrap();
+    }
 }
 
 #[test]

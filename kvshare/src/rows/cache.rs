@@ -4,13 +4,14 @@ use std::os::fd::AsFd;
 
 use super::{Rows, RowsError, RowsMut};
 use crate::header::Header;
-use crate::layout::{LayerPlanes, Part, Plane, Planes};
-use crate::map::{Access, CpuAccess, Extent, MapError, MapOptions, MappedRegion};
+use crate::layout::{LayerPlanes, Part, PlacedTensor, Plane, Planes};
+use crate::map::{Access, CpuAccess, Extent, MapError, MapOptions, MappedRegion, View, ViewMut};
 
 /// A cache whose regions are mapped into this process.
 #[derive(Debug)]
 pub struct MappedCache {
     regions: Vec<MappedRegion>,
+    tensors: Vec<PlacedTensor>,
     planes: Planes,
     rotation_k: u32,
     rotation_v: u32,
@@ -35,27 +36,25 @@ impl MappedCache {
     /// Maps the regions of `header`, whose descriptors are `descriptors` in the header's order.
     ///
     /// # Errors
-    /// Tensors that do not make a cache, or a region that cannot be mapped so.
+    /// A header that does not hold together, tensors that do not make a cache, or a region that cannot be mapped so.
     pub fn map(header: &Header, descriptors: &[impl AsFd], options: &MapOptions) -> Result<Self, RowsError> {
         if header.tensors.is_empty() {
             return Err(RowsError::NoTensors);
         }
+        // A received header was checked; one that was made or changed by hand is now. Every row relies on it.
+        header.check()?;
         let planes = header.planes()?;
         let mut regions = Vec::with_capacity(header.regions.len());
-        for (index, region) in header.regions.iter().enumerate() {
+        for (index, (region, tensors)) in header.regions.iter().zip(header.tensors_by_region()?).enumerate() {
             let count = descriptors.len();
             let descriptor = descriptors.get(region.fd).ok_or(RowsError::NoDescriptor { index: region.fd, count })?;
             let extent = Extent { offset: region.offset, size: region.size };
-            let mut tensors: Vec<Extent> = (header.tensors.iter())
-                .filter(|placed| placed.region == index)
-                .map(|placed| Extent { offset: placed.offset, size: placed.tensor.bytes() })
-                .collect();
-            tensors.sort_by_key(|tensor| tensor.offset);
+            let tensors: Vec<Extent> = tensors.into_iter().map(extent_of).collect();
             let mapped = MappedRegion::map(descriptor, extent, &tensors, options);
             regions.push(mapped.map_err(|source| RowsError::Region { region: index, source })?);
         }
         let (rotation_k, rotation_v) = header.params.as_ref().map_or((0, 0), |params| (params.n_rot_k, params.n_rot_v));
-        Ok(Self { regions, planes, rotation_k, rotation_v })
+        Ok(Self { regions, tensors: header.tensors.clone(), planes, rotation_k, rotation_v })
     }
 
     /// The attention layers, by ascending number.
@@ -73,9 +72,37 @@ impl MappedCache {
         self.planes.streams()
     }
 
+    /// The tensors, in the header's order.
+    pub fn tensors(&self) -> &[PlacedTensor] {
+        &self.tensors
+    }
+
+    /// The bytes of the tensor `name`, for reading: a recurrent layer's state, or an address for a device's runtime.
+    ///
+    /// # Errors
+    /// No such tensor.
+    pub fn tensor(&self, name: &str) -> Result<View<'_>, RowsError> {
+        let placed = self.placed(name)?;
+        Ok(self.regions[placed.region].view(placed.offset, placed.tensor.bytes())?)
+    }
+
+    /// The bytes of the tensor `name`, for writing.
+    ///
+    /// # Errors
+    /// No such tensor, or a cache that is not mapped for writing.
+    pub fn tensor_mut(&mut self, name: &str) -> Result<ViewMut<'_>, RowsError> {
+        let placed = self.placed(name)?;
+        let (region, offset, bytes) = (placed.region, placed.offset, placed.tensor.bytes());
+        Ok(self.regions[region].view_mut(offset, bytes)?)
+    }
+
     /// The regions, in the header's order.
     pub fn regions(&self) -> &[MappedRegion] {
         &self.regions
+    }
+
+    pub(super) fn region_mut(&mut self, index: usize) -> &mut MappedRegion {
+        &mut self.regions[index]
     }
 
     /// The block sizes by which K and V are rotated, 0 for not at all.
@@ -123,6 +150,11 @@ impl MappedCache {
         self.regions.iter().map(|region| region.begin_cpu_access(access)).collect::<Result<_, _>>().map(CpuAccesses)
     }
 
+    fn placed(&self, name: &str) -> Result<&PlacedTensor, RowsError> {
+        let placed = self.tensors.iter().find(|placed| placed.tensor.name() == name);
+        placed.ok_or_else(|| RowsError::NoSuchTensor { name: name.chars().take(64).collect() })
+    }
+
     fn rows(&self, layer: u32, part: Part) -> Result<Rows<'_>, RowsError> {
         let (plane, rotation) = self.plane(layer, part)?;
         Ok(Rows::new(&self.regions[plane.region], plane, rotation))
@@ -138,4 +170,8 @@ impl MappedCache {
         let planes = self.planes.layer(layer)?;
         Ok(if part == Part::K { (planes.k, self.rotation_k) } else { (planes.v, self.rotation_v) })
     }
+}
+
+fn extent_of(placed: &PlacedTensor) -> Extent {
+    Extent { offset: placed.offset, size: placed.tensor.bytes() }
 }

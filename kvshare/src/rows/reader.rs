@@ -134,5 +134,5 @@ pub(super) fn bytes_of(plane: &Plane, elements: usize) -> usize {
 }
 
 pub(super) fn check_stream(plane: &Plane, stream: u64) -> Result<(), LayoutError> {
-    plane.rows(stream, 0, 0).map(drop)
+    plane.check_positions(stream, 0, 0)
 }

@@ -1,6 +1,6 @@
 //! A mapped cache as the source and the sink of a state file.
 
-use super::{MappedCache, RowsError};
+use super::{MappedCache, Rows, RowsError, RowsMut};
 use crate::layout::Plane;
 use crate::state_file::{CacheSink, CacheSource, Half, LayerShape, RowShape, Run, StateShape};
 
@@ -22,38 +22,52 @@ impl MappedCache {
     }
 
     /// The model's number of the `index`th layer that has a cache.
-    fn layer_number(&self, index: usize) -> u32 {
-        // One past the last gives the error that says which layers there are.
-        self.layers().get(index).map_or(u32::MAX, |layer| layer.layer)
+    fn layer_number(&self, index: usize) -> Result<u32, RowsError> {
+        let count = self.layers().len();
+        self.layers().get(index).map(|layer| layer.layer).ok_or(RowsError::LayerIndex { index, count })
+    }
+
+    fn rows_of(&self, run: &Run) -> Result<Rows<'_>, RowsError> {
+        let layer = self.layer_number(run.layer)?;
+        let rows = if run.half == Half::K { self.k(layer)? } else { self.v(layer)? };
+        rows.stream(run.stream as u64)
+    }
+
+    fn rows_of_mut(&mut self, run: &Run) -> Result<RowsMut<'_>, RowsError> {
+        let layer = self.layer_number(run.layer)?;
+        let rows = if run.half == Half::K { self.k_mut(layer)? } else { self.v_mut(layer)? };
+        rows.stream(run.stream as u64)
     }
 }
 
 impl CacheSource for MappedCache {
     type Error = RowsError;
 
+    fn shape(&self) -> StateShape {
+        self.state_shape()
+    }
+
     fn read_rows(&self, run: &Run, rows: &mut [u8]) -> Result<(), RowsError> {
-        let layer = self.layer_number(run.layer);
-        let plane = if run.half == Half::K { self.k(layer)? } else { self.v(layer)? };
-        plane.stream(run.stream as u64)?.read_bytes(run.cells.start, rows)
+        self.rows_of(run)?.read_bytes(run.cells.start, rows)
     }
 
     fn read_channel(&self, run: &Run, channel: u32, elements: &mut [u8]) -> Result<(), RowsError> {
-        let plane = self.v(self.layer_number(run.layer))?;
-        plane.stream(run.stream as u64)?.read_channel(channel.into(), run.cells.start, elements)
+        self.rows_of(run)?.read_channel(channel.into(), run.cells.start, elements)
     }
 }
 
 impl CacheSink for MappedCache {
     type Error = RowsError;
 
+    fn shape(&self) -> StateShape {
+        self.state_shape()
+    }
+
     fn write_rows(&mut self, run: &Run, rows: &[u8]) -> Result<(), RowsError> {
-        let layer = self.layer_number(run.layer);
-        let plane = if run.half == Half::K { self.k_mut(layer)? } else { self.v_mut(layer)? };
-        plane.stream(run.stream as u64)?.write_bytes(run.cells.start, rows)
+        self.rows_of_mut(run)?.write_bytes(run.cells.start, rows)
     }
 
     fn write_channel(&mut self, run: &Run, channel: u32, elements: &[u8]) -> Result<(), RowsError> {
-        let plane = self.v_mut(self.layer_number(run.layer))?;
-        plane.stream(run.stream as u64)?.write_channel(channel.into(), run.cells.start, elements)
+        self.rows_of_mut(run)?.write_channel(channel.into(), run.cells.start, elements)
     }
 }

@@ -4,11 +4,11 @@ use half::f16;
 use proptest::prelude::*;
 
 use super::*;
-use crate::header::{Header, Params};
-use crate::layout::{Geometry, LayerWidths, TensorType};
+use crate::header::{Header, HeaderError, Params};
+use crate::layout::{ALIGNMENT, Geometry, LayerWidths, LayoutError, RecurrentWidths, TensorType};
 use crate::map::{Access, Guard, MapOptions};
-use crate::memory::{Memfd, RegionSource as _};
-use crate::state_file::{ReadOptions, Slot, StateFile};
+use crate::memory::Memfd;
+use crate::state_file::{CacheSource as _, CopyError, Half, ReadOptions, Run, Slot, StateFile, StateFileError};
 
 fn geometry(tensor_type: TensorType, cells: u64, streams: u64) -> Geometry {
     let layers = vec![LayerWidths { layer: 2, k: 96, v: 64 }, LayerWidths { layer: 5, k: 64, v: 96 }];
@@ -16,12 +16,18 @@ fn geometry(tensor_type: TensorType, cells: u64, streams: u64) -> Geometry {
 }
 
 fn mapped(geometry: &Geometry, v_trans: bool, rotation: u32, options: &MapOptions) -> MappedCache {
-    let params = Params { v_trans, n_rot_k: rotation, n_rot_v: rotation, ..Params::plain(9, geometry.type_k) };
-    let header = Header::describe(&geometry.layout().unwrap(), None, Some(params));
-    let memory: Vec<_> = (header.regions.iter())
-        .map(|region| Memfd::new().allocate("rows-test", region.size).unwrap().descriptor)
-        .collect();
-    MappedCache::map(&header, &memory, options).unwrap()
+    let params = Params {
+        v_trans,
+        n_stream: geometry.streams as u32,
+        n_rot_k: rotation,
+        n_rot_v: rotation,
+        ..Params::plain(9, geometry.type_k)
+    };
+    map_fresh(&Header::describe(&geometry.layout().unwrap(), None, Some(params)), options).unwrap()
+}
+
+fn map_fresh(header: &Header, options: &MapOptions) -> Result<MappedCache, RowsError> {
+    MappedCache::map(header, &allocate(header, &Memfd::new(), "rows-test")?, options)
 }
 
 const WRITABLE: MapOptions = MapOptions {
@@ -73,6 +79,131 @@ fn a_header_without_tensors_or_descriptors_is_not_mapped() {
     assert!(matches!(error, RowsError::NoDescriptor { index: 0, count: 0 }));
     let bare = Header { tensors: Vec::new(), ..whole };
     assert!(matches!(MappedCache::map(&bare, &none, &WRITABLE), Err(RowsError::NoTensors)));
+}
+
+#[test]
+fn a_header_that_was_changed_by_hand_is_checked_before_it_is_mapped() {
+    type Change = fn(&mut Header);
+    let changes: [(Change, fn(&HeaderError) -> bool); 4] = [
+        (|header| header.tensors[1].region = 1, |error| matches!(error, HeaderError::NoSuchRegion { .. })),
+        (|header| header.tensors[1].offset = 0, |error| matches!(error, HeaderError::TensorsOverlap { .. })),
+        (
+            |header| header.params.as_mut().unwrap().n_rot_k = 64,
+            |error| matches!(error, HeaderError::Rotation { size: 64, width: 96, .. }),
+        ),
+        (|header| header.params.as_mut().unwrap().n_stream = 2, |error| matches!(error, HeaderError::Streams { .. })),
+    ];
+    let layout = geometry(TensorType::F16, 4, 1).layout().unwrap();
+    for (change, expected) in changes {
+        let mut header = Header::describe(&layout, None, Some(Params::plain(4, TensorType::F16)));
+        let memory = allocate(&header, &Memfd::new(), "rows-test").unwrap();
+        change(&mut header);
+        match MappedCache::map(&header, &memory, &WRITABLE) {
+            Err(RowsError::Header(error)) => assert!(expected(&error), "{error}"),
+            result => panic!("{result:?}"),
+        }
+    }
+}
+
+#[test]
+fn memory_is_allocated_by_descriptor_and_not_by_region() {
+    let mut header = Header::describe(&geometry(TensorType::F16, 4, 1).layout().unwrap(), None, None);
+    let size = header.regions[0].size;
+    let second = crate::header::Region { offset: 2 * size, ..header.regions[0].clone() };
+    header.regions.push(second);
+    let memory = allocate(&header, &Memfd::new(), "rows-test").unwrap();
+    let sizes: Vec<_> = memory.iter().map(|descriptor| crate::fd::size(descriptor).unwrap()).collect();
+    assert_eq!(sizes, [Some(3 * size)]);
+    for fd in [1, 2, usize::MAX - 1] {
+        header.regions[0].fd = fd;
+        header.regions[1].fd = fd;
+        assert!(matches!(allocate(&header, &Memfd::new(), "rows-test"), Err(RowsError::Header(_))), "{fd}");
+    }
+}
+
+#[test]
+fn a_tensor_without_rows_is_reached_by_name() {
+    let geometry =
+        Geometry { recurrent: vec![RecurrentWidths { layer: 1, r: 100, s: 3000 }], ..geometry(TensorType::F16, 4, 1) };
+    for guard in [Guard::None, Guard::Tensor] {
+        let header = Header::describe(&geometry.layout().unwrap(), None, None);
+        let mut cache = map_fresh(&header, &MapOptions { guard, ..WRITABLE }).unwrap();
+        let state: Vec<u8> = (0..12_000).map(|index| index as u8).collect();
+        cache.tensor_mut("cache_s_l1").unwrap().copy_from(&state).unwrap();
+        let mut back = vec![0; 12_000];
+        cache.tensor("cache_s_l1").unwrap().copy_to(&mut back).unwrap();
+        assert_eq!(back, state);
+        assert_eq!(cache.tensor("cache_r_l1").unwrap().len(), 400);
+        assert_eq!(cache.tensor("cache_k_l2").unwrap().len(), 4 * 96 * 2);
+        let error = cache.tensor("cache_s_l2").unwrap_err();
+        assert!(matches!(&error, RowsError::NoSuchTensor { name } if name == "cache_s_l2"), "{error}");
+    }
+}
+
+#[test]
+fn a_write_past_a_tensor_shows_in_its_padding() {
+    let mut cache = mapped(&geometry(TensorType::F16, 5, 1), false, 0, &WRITABLE);
+    cache.fill_padding().unwrap();
+    for layer in [2, 5] {
+        let (k, v) = (cache_width(&cache, layer, true) as usize, cache_width(&cache, layer, false) as usize);
+        cache.k_mut(layer).unwrap().write_f32(0, &vec![1.0; 5 * k]).unwrap();
+        cache.v_mut(layer).unwrap().write_f32(0, &vec![1.0; 5 * v]).unwrap();
+    }
+    cache.check_padding().unwrap();
+    let tensors: Vec<(String, u64)> =
+        cache.tensors().iter().map(|placed| (placed.tensor.name().to_owned(), placed.end())).collect();
+    for (tensor, end) in tensors {
+        let padding = end.next_multiple_of(ALIGNMENT) - end;
+        for past in [0, 1, padding - 1] {
+            // Zeros are what a too long row of an empty cell would be.
+            cache.region_mut(0).view_mut(end + past, 1).unwrap().fill(0);
+            match cache.check_padding() {
+                Err(RowsError::PaddingDamaged { tensor: found, offset }) => {
+                    assert_eq!((found, offset), (tensor.clone(), past))
+                }
+                result => panic!("{result:?}"),
+            }
+            cache.fill_padding().unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_tensor_that_fills_its_last_page_has_no_padding() {
+    for guard in [Guard::None, Guard::Tensor] {
+        let full = Geometry::uniform(2, 64, 64, 32, TensorType::F16);
+        let mut cache = mapped(&full, false, 0, &MapOptions { guard, ..WRITABLE });
+        cache.fill_padding().unwrap();
+        cache.check_padding().unwrap();
+        assert!(guard == Guard::Tensor || all_bytes(&cache).iter().all(|byte| *byte == 0));
+    }
+    let read_only = &mut mapped(&geometry(TensorType::F16, 5, 1), false, 0, &MapOptions::default());
+    assert!(matches!(read_only.fill_padding(), Err(RowsError::Map(_))));
+}
+
+#[test]
+fn a_state_file_of_the_other_orientation_is_refused_and_nothing_is_written() {
+    for (in_file, in_cache) in [(true, false), (false, true)] {
+        let from = &mut mapped(&geometry(TensorType::F16, 7, 1), in_file, 0, &WRITABLE);
+        from.v_mut(2).unwrap().write_f32(0, &[1.0; 64 * 3]).unwrap();
+        let file = StateFile::of_prompt(vec![1, 2, 3], from.state_shape(), Slot::default()).unwrap();
+        let mut bytes = Vec::new();
+        file.write(from, &mut bytes).unwrap();
+        let into = &mut mapped(&geometry(TensorType::F16, 7, 1), in_cache, 0, &WRITABLE);
+        let error = file.scatter(std::io::Cursor::new(&bytes), into).unwrap_err();
+        assert!(matches!(error, CopyError::File(StateFileError::Transposition { .. })), "{error}");
+        assert!(all_bytes(into).iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn a_channel_of_a_plane_that_is_not_transposed_and_a_layer_that_is_not_there_are_refused() {
+    let cache = mapped(&geometry(TensorType::F16, 4, 1), false, 0, &WRITABLE);
+    let run = |layer| Run { stream: 0, layer, half: Half::V, cells: 0..1 };
+    let error = cache.read_channel(&run(0), 0, &mut [0; 2]).unwrap_err();
+    assert!(matches!(error, RowsError::Layout(LayoutError::NotTransposed)), "{error}");
+    let error = cache.read_rows(&run(2), &mut [0; 128]).unwrap_err();
+    assert!(matches!(error, RowsError::LayerIndex { index: 2, count: 2 }), "{error}");
 }
 
 #[test]

@@ -48,10 +48,11 @@ impl<'a> RowsMut<'a> {
     /// A part of a row, or a position beyond the cache; nothing is written then.
     pub fn write_bytes(&mut self, first: u64, bytes: &[u8]) -> Result<(), RowsError> {
         let count = whole_rows("bytes", bytes.len(), self.plane.row_bytes())?;
-        let (offset, len) = self.plane.rows(self.stream, first, count)?;
         if !self.plane.transposed {
+            let (offset, len) = self.plane.rows(self.stream, first, count)?;
             return Ok(self.region.view_mut(offset, len)?.copy_from(bytes)?);
         }
+        self.plane.check_positions(self.stream, first, count)?;
         let row_bytes = self.plane.row_bytes() as usize;
         for (position, row) in (first..).zip(bytes.chunks_exact(row_bytes)) {
             self.write_strided(position, 0, row)?;
@@ -106,9 +107,9 @@ impl<'a> RowsMut<'a> {
         encode: impl Fn(&[T], &mut [u8]) -> Result<(), ValuesError>,
     ) -> Result<(), RowsError> {
         let count = whole_rows("values", values.len(), self.plane.width)?;
-        let (offset, len) = self.plane.rows(self.stream, first, count)?;
         let mut buffer = [0; PIECE_BYTES];
         if self.plane.transposed {
+            self.plane.check_positions(self.stream, first, count)?;
             for (position, row) in (first..).zip(values.chunks_exact(self.plane.width as usize)) {
                 for (index, piece) in row.chunks(PIECE).enumerate() {
                     let bytes = &mut buffer[..bytes_of(&self.plane, piece.len())];
@@ -118,6 +119,7 @@ impl<'a> RowsMut<'a> {
             }
             return Ok(());
         }
+        let (offset, len) = self.plane.rows(self.stream, first, count)?;
         let mut view = self.region.view_mut(offset, len)?;
         let mut done = 0;
         for piece in values.chunks(PIECE) {

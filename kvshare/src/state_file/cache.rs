@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{Half, StateFileError};
+use super::{Half, StateFileError, StateShape};
 
 /// Consecutive cells of one layer's K or V.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,9 @@ pub trait CacheSource {
     /// Why a row could not be read.
     type Error;
 
+    /// What its rows are made of. A file of other rows is not written.
+    fn shape(&self) -> StateShape;
+
     /// Fills `rows` with the rows of `run`, one after the other. `rows` is exactly as long as they are.
     ///
     /// # Errors
@@ -49,6 +52,9 @@ pub trait CacheSource {
 pub trait CacheSink {
     /// Why a row could not be written.
     type Error;
+
+    /// What its rows are made of. A file of other rows is not read into it.
+    fn shape(&self) -> StateShape;
 
     /// Takes the rows of `run`, one after the other.
     ///

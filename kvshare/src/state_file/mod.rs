@@ -28,15 +28,16 @@
 //! use kvshare::layout::TensorType;
 //! use kvshare::state_file::{Expected, StateShape, RowShape, ReadOptions, Slot, StateFile};
 //! # use kvshare::state_file::{CacheSource, Run};
-//! # struct Zeros;
+//! # struct Zeros(StateShape);
 //! # impl CacheSource for Zeros {
 //! #     type Error = std::convert::Infallible;
+//! #     fn shape(&self) -> StateShape { self.0.clone() }
 //! #     fn read_rows(&self, _: &Run, rows: &mut [u8]) -> Result<(), Self::Error> { rows.fill(0); Ok(()) }
 //! #     fn read_channel(&self, _: &Run, _: u32, part: &mut [u8]) -> Result<(), Self::Error> { part.fill(0); Ok(()) }
 //! # }
-//! # let cache = Zeros;
 //! let f16 = RowShape { tensor_type: TensorType::F16, width: 192 };
 //! let shape = StateShape::uniform(30, f16, f16);
+//! # let cache = Zeros(shape.clone());
 //!
 //! let mut bytes = Vec::new();
 //! StateFile::of_prompt(vec![504, 3575], shape.clone(), Slot::default())?.write(&cache, &mut bytes)?;

@@ -9,14 +9,16 @@ use super::{CacheSink, CopyError, Record, StateFile};
 impl StateFile {
     /// Reads the rows of `reader`, the file that this was walked from, and hands them to `sink`.
     ///
-    /// Never holds more than 1 MiB of them. [`validate`](Self::validate) first: a cache that has taken some rows of the
-    /// wrong file is of no use.
+    /// Never holds more than 1 MiB of them. [`validate`](Self::validate) first: this compares the shapes, and not what
+    /// the file restores to.
     ///
     /// # Errors
     ///
-    /// [`CopyError::File`] where `reader` fails, also because the file has become shorter; [`CopyError::Cache`] where
-    /// `sink` fails. The sink then has some of the rows.
+    /// [`CopyError::File`] where the file's rows are not such as the sink's, with nothing written; or where `reader`
+    /// fails, also because the file has become shorter; [`CopyError::Cache`] where `sink` fails. The sink then has some
+    /// of the rows.
     pub fn scatter<S: CacheSink>(&self, mut reader: impl Read + Seek, sink: &mut S) -> Result<(), CopyError<S::Error>> {
+        self.check_shape(&sink.shape())?;
         let mut buffer = pieces::buffer();
         for Record { stream: index, layer, half, offset, .. } in self.records()? {
             let Some(stream) = &self.streams[index] else { continue };

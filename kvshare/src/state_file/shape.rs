@@ -95,6 +95,38 @@ impl StateShape {
         }
     }
 
+    /// Whether the rows of a file, which this describes, are such as those of a decoder's cache.
+    pub(super) fn compare(&self, expected: &Self) -> Result<(), StateFileError> {
+        if self.v_trans != expected.v_trans {
+            return Err(StateFileError::Transposition {
+                found: self.v_trans.into(),
+                expected: expected.v_trans.into(),
+            });
+        }
+        if self.layers.len() != expected.layers.len() {
+            return Err(StateFileError::LayerCount { found: self.layers.len(), expected: expected.layers.len() });
+        }
+        for half in Half::BOTH {
+            let (found, expected) = (self.rotation(half), expected.rotation(half));
+            if found != expected {
+                return Err(StateFileError::Rotation { half, found, expected });
+            }
+        }
+        for half in Half::BOTH {
+            for (layer, (found, expected)) in self.layers.iter().zip(&expected.layers).enumerate() {
+                let (found, expected) = (found.half(half), expected.half(half));
+                if found.tensor_type != expected.tensor_type {
+                    let (found, expected) = (found.tensor_type, expected.tensor_type);
+                    return Err(StateFileError::Type { layer, half, found, expected });
+                }
+                if found.width != expected.width {
+                    return Err(StateFileError::RowWidth { layer, half, found: found.width, expected: expected.width });
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a state file can hold such a cache.
     pub(super) fn check(&self) -> Result<(), StateFileError> {
         check_layer_count(self.layers.len())?;

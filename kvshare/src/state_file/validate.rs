@@ -3,7 +3,7 @@
 //! The stock server takes a file with more cells than tokens, or with every position off by ten, and then answers from
 //! it with other text and no error. Nothing of that passes here.
 
-use super::{Half, Packing, StateFile, StateFileError, StateShape, Stream};
+use super::{Packing, StateFile, StateFileError, StateShape, Stream};
 
 /// What a file is expected to restore to. A field left at `None` is not compared.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +39,7 @@ impl StateFile {
         let stream = self.only_stream()?;
         self.validate_cells(stream, expected)?;
         match expected.shape {
-            Some(shape) => validate_geometry(&stream.shape, shape),
+            Some(shape) => stream.shape.compare(shape),
             None => Ok(()),
         }
     }
@@ -56,6 +56,11 @@ impl StateFile {
             0 => Ok(stream),
             others => Err(StateFileError::SeveralStreams { count: others + 1 }),
         }
+    }
+
+    /// Whether all rows are made as `cache` says.
+    pub(super) fn check_shape(&self, cache: &StateShape) -> Result<(), StateFileError> {
+        self.occupied().try_for_each(|(_, stream)| stream.shape.compare(cache))
     }
 
     fn validate_tokens(&self, expected: &Expected<'_>) -> Result<(), StateFileError> {
@@ -102,32 +107,4 @@ impl StateFile {
         }
         Ok(())
     }
-}
-
-fn validate_geometry(found: &StateShape, expected: &StateShape) -> Result<(), StateFileError> {
-    if found.v_trans != expected.v_trans {
-        return Err(StateFileError::Transposition { found: found.v_trans.into(), expected: expected.v_trans.into() });
-    }
-    if found.layers.len() != expected.layers.len() {
-        return Err(StateFileError::LayerCount { found: found.layers.len(), expected: expected.layers.len() });
-    }
-    for half in Half::BOTH {
-        let (found, expected) = (found.rotation(half), expected.rotation(half));
-        if found != expected {
-            return Err(StateFileError::Rotation { half, found, expected });
-        }
-    }
-    for half in Half::BOTH {
-        for (layer, (found, expected)) in found.layers.iter().zip(&expected.layers).enumerate() {
-            let (found, expected) = (found.half(half), expected.half(half));
-            if found.tensor_type != expected.tensor_type {
-                let (found, expected) = (found.tensor_type, expected.tensor_type);
-                return Err(StateFileError::Type { layer, half, found, expected });
-            }
-            if found.width != expected.width {
-                return Err(StateFileError::RowWidth { layer, half, found: found.width, expected: expected.width });
-            }
-        }
-    }
-    Ok(())
 }

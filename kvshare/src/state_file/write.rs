@@ -14,10 +14,11 @@ impl StateFile {
     ///
     /// # Errors
     ///
-    /// [`CopyError::File`] where `out` fails or, with nothing written, where no file can hold what this says;
-    /// [`CopyError::Cache`] where `source` fails. What was written by then is no state file.
+    /// [`CopyError::File`] where `out` fails or, with nothing written, where no file can hold what this says or its rows
+    /// are not such as the source's; [`CopyError::Cache`] where `source` fails. What was written by then is no state file.
     pub fn write<S: CacheSource>(&self, source: &S, out: impl Write) -> Result<u64, CopyError<S::Error>> {
         let length = self.byte_length()?;
+        self.check_shape(&source.shape())?;
         let mut out = BufWriter::with_capacity(1 << 16, out);
         out.write_all(&self.start_bytes()?).map_err(cannot_write)?;
         let mut buffer = pieces::buffer();

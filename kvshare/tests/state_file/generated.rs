@@ -16,21 +16,24 @@ fn any_plane(v_trans: bool) -> impl Strategy<Value = RowShape> {
         .prop_map(|(tensor_type, blocks)| RowShape { tensor_type, width: blocks * 32 })
 }
 
-fn any_geometry() -> impl Strategy<Value = StateShape> {
+fn any_shape() -> impl Strategy<Value = StateShape> {
     (any::<bool>(), any::<u32>(), any::<u32>()).prop_flat_map(|(v_trans, n_rot_k, n_rot_v)| {
         let layer = (any_plane(false), any_plane(v_trans)).prop_map(|(k, v)| LayerShape { k, v });
         proptest::collection::vec(layer, 1..4).prop_map(move |layers| StateShape { layers, v_trans, n_rot_k, n_rot_v })
     })
 }
 
-fn any_stream(m_rope: bool) -> impl Strategy<Value = Option<Stream>> {
+/// The streams of one cache, which are all alike.
+fn any_streams(m_rope: bool) -> impl Strategy<Value = Vec<Option<Stream>>> {
     let cell = any::<[i32; 5]>().prop_map(move |[position, seq_id, x, y, token]| {
         let extension = m_rope.then_some(CellExtension { x, y, token });
         Cell { position, seq_id, extension }
     });
-    let stream =
-        (proptest::collection::vec(cell, 1..6), any_geometry()).prop_map(|(cells, shape)| Stream { cells, shape });
-    proptest::option::of(stream)
+    let streams = proptest::collection::vec(proptest::option::of(proptest::collection::vec(cell, 1..6)), 1..4);
+    (streams, any_shape()).prop_map(|(streams, shape)| {
+        let stream = |cells| Stream { cells, shape: shape.clone() };
+        streams.into_iter().map(|cells| cells.map(stream)).collect()
+    })
 }
 
 fn any_packing() -> impl Strategy<Value = Packing> {
@@ -41,8 +44,11 @@ fn any_packing() -> impl Strategy<Value = Packing> {
 
 fn any_file(m_rope: bool) -> impl Strategy<Value = StateFile> {
     let tokens = proptest::collection::vec(0..i32::MAX, 0..6);
-    let streams = proptest::collection::vec(any_stream(m_rope), 1..4);
-    (tokens, any_packing(), streams).prop_map(|(tokens, packing, streams)| StateFile { tokens, packing, streams })
+    (tokens, any_packing(), any_streams(m_rope)).prop_map(|(tokens, packing, streams)| StateFile {
+        tokens,
+        packing,
+        streams,
+    })
 }
 
 /// Writes `file` from a cache whose tensors have cells to spare, reads it into another, and writes that again.

@@ -2,6 +2,7 @@
 
 mod damaged;
 mod generated;
+mod other_caches;
 mod published;
 mod server_files;
 mod server_rows;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use kvshare::layout::TensorType;
-use kvshare::state_file::{CacheSource, CopyError, Run, Slot, StateFile, StateFileError, check_filename};
+use kvshare::state_file::{CacheSource, CopyError, Run, Slot, StateFile, StateFileError, StateShape, check_filename};
 
 use super::support::{MemoryCache, shape, written};
 
@@ -29,6 +29,10 @@ struct Broken;
 
 impl CacheSource for Broken {
     type Error = &'static str;
+
+    fn shape(&self) -> StateShape {
+        shape(2, TensorType::F16, 4)
+    }
 
     fn read_rows(&self, run: &Run, rows: &mut [u8]) -> Result<(), &'static str> {
         rows.fill(0);

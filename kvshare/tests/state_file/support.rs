@@ -49,6 +49,7 @@ fn samples_in(directory: &Path) -> Vec<Sample> {
 #[derive(Debug, PartialEq)]
 pub struct MemoryCache {
     n_ctx: u64,
+    shape: StateShape,
     tensors: HashMap<(usize, usize, Half), Tensor>,
 }
 
@@ -72,7 +73,8 @@ impl MemoryCache {
                 }
             }
         }
-        Self { n_ctx, tensors }
+        let shape = file.occupied().next().map_or(shape(0, TensorType::F16, 0), |(_, stream)| stream.shape.clone());
+        Self { n_ctx, shape, tensors }
     }
 
     /// The cache that `bytes` hold, with `n_ctx` cells.
@@ -108,6 +110,10 @@ impl MemoryCache {
 impl CacheSource for MemoryCache {
     type Error = Infallible;
 
+    fn shape(&self) -> StateShape {
+        self.shape.clone()
+    }
+
     fn read_rows(&self, run: &Run, rows: &mut [u8]) -> Result<(), Infallible> {
         rows.copy_from_slice(&self.tensors[&(run.stream, run.layer, run.half)].bytes[self.rows(run)]);
         Ok(())
@@ -122,6 +128,10 @@ impl CacheSource for MemoryCache {
 
 impl CacheSink for MemoryCache {
     type Error = Infallible;
+
+    fn shape(&self) -> StateShape {
+        self.shape.clone()
+    }
 
     fn write_rows(&mut self, run: &Run, rows: &[u8]) -> Result<(), Infallible> {
         let range = self.rows(run);
