@@ -75,8 +75,12 @@ impl Stage {
         self.wait(async {
             self.cycle.decoder.erase().await.expect("an empty slot");
             match route {
-                Route::Shared => drop(self.cycle.share(handed_over, |_| {}).await?),
-                Route::File => drop(self.cycle.restore(handed_over, |_| {}).await?),
+                Route::Shared => {
+                    self.cycle.share(handed_over, |_| {}).await?;
+                }
+                Route::File => {
+                    self.cycle.restore(handed_over, |_| {}).await?;
+                }
                 Route::None => {}
             }
             Ok(self.cycle.decoder.complete(tokens, most).await.expect("a completion"))

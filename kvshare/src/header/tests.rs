@@ -58,11 +58,13 @@ fn a_hash_may_be_a_number_or_a_string() {
 
 const EMPTY: u64 = crate::layout::EMPTY_HASH;
 
+type Check = fn(&HeaderError) -> bool;
+
 #[test]
 fn text_that_is_no_header_is_refused() {
     let too_long = vec![b' '; MAX_BYTES + 1];
     let deep = "[".repeat(9);
-    let refused: [(&[u8], fn(&HeaderError) -> bool); 10] = [
+    let refused: [(&[u8], Check); 10] = [
         (b"", |error| matches!(error, HeaderError::NotJson { .. })),
         (b"{", |error| matches!(error, HeaderError::NotJson { .. })),
         (b"{} {}", |error| matches!(error, HeaderError::NotJson { .. })),

@@ -84,7 +84,8 @@ fn a_header_without_tensors_or_descriptors_is_not_mapped() {
 #[test]
 fn a_header_that_was_changed_by_hand_is_checked_before_it_is_mapped() {
     type Change = fn(&mut Header);
-    let changes: [(Change, fn(&HeaderError) -> bool); 4] = [
+    type Check = fn(&HeaderError) -> bool;
+    let changes: [(Change, Check); 4] = [
         (|header| header.tensors[1].region = 1, |error| matches!(error, HeaderError::NoSuchRegion { .. })),
         (|header| header.tensors[1].offset = 0, |error| matches!(error, HeaderError::TensorsOverlap { .. })),
         (
@@ -234,7 +235,7 @@ fn a_rotated_cache_holds_rotated_rows_and_gives_back_the_models() {
     let mut stored = [0; 256];
     cache.k(0).unwrap().read_bytes(1, &mut stored).unwrap();
     let stored: Vec<f32> = stored.chunks_exact(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap())).collect();
-    let signs = |j: u32| if (3 & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let signs = |j: u32| if (3 & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     assert_eq!(stored, (0..64).map(signs).collect::<Vec<f32>>());
     let mut back = [0.0; 64];
     cache.k(0).unwrap().read_f32(1, &mut back).unwrap();

@@ -143,7 +143,7 @@ fn a_size_that_does_not_divide_the_row_rotates_nothing() {
 #[test]
 fn a_rotation_is_the_product_with_the_matrix_of_signs() {
     let values: Vec<f32> = (0..64).map(|i| ((i * 37 % 64) as f32 - 30.0) / 7.0).collect();
-    let sign = |i: usize, j: usize| if (i & j).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |i: usize, j: usize| if (i & j).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let mut rotated = values.clone();
     rotate(&mut rotated, 64).expect("64 divides the row");
     for (j, found) in rotated.into_iter().enumerate() {
