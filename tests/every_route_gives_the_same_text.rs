@@ -27,7 +27,7 @@ fn with_the_embedded_model_from_13_to_1700_tokens() {
     assert!(same_text(&stage, &moon, 40).contains("ball of rock"));
     let stories = stage.chat_tokens(STORIES);
     assert_eq!(same_text(&stage, &stories, 40).trim(), "The puppet was behind the house.");
-    let long = stage.chat_tokens(&vec![STORIES; 4].join("\n\n"));
+    let long = stage.chat_tokens(&[STORIES; 4].join("\n\n"));
     assert!((1600..=1800).contains(&long.len()), "{}", long.len());
     same_text(&stage, &long, 40);
 }
