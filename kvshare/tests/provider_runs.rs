@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
+use kvshare::fd::SpawnError;
 use kvshare::handoff::{Cancel, Destination, Ending, ProviderFailure, ProviderProgram, ProviderReport};
 
 const RESULT: &str = r#"echo '{"n_tokens": 2, "argmax": 7}'"#;
@@ -100,6 +101,27 @@ fn a_provider_that_cannot_start_has_written_nothing() {
     let provider = script(RESULT);
     let nowhere = provider.run(&[1], Destination::File { name: "x" }, "/no/such".as_ref(), None, &mut |_| {});
     assert!(matches!(nowhere, Err(ProviderFailure::Prepare { .. })));
+}
+
+#[test]
+fn whoever_may_still_run_may_still_write() {
+    let failed = |ending| ProviderFailure::Failed { ending, last_words: None };
+    let unwatched = |gone| {
+        let source = std::io::Error::from_raw_os_error(libc::EMFILE);
+        ProviderFailure::Start(SpawnError::Unwatched { program: "provider".into(), source, gone })
+    };
+    let cases = [
+        (failed(Ending::Exit(3)), false),
+        (failed(Ending::HelpersRunning), true),
+        (ProviderFailure::Cancelled { ending: Ending::Signal(15) }, false),
+        (ProviderFailure::Cancelled { ending: Ending::HelpersRunning }, true),
+        (ProviderFailure::Cancelled { ending: Ending::StillRunning }, true),
+        (unwatched(true), false),
+        (unwatched(false), true),
+    ];
+    for (failure, may_still_write) in cases {
+        assert!(failure.after_start() && failure.may_still_write() == may_still_write, "{failure}");
+    }
 }
 
 #[test]
