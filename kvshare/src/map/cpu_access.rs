@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::ioctl::{Setter, opcode};
+use rustix::ioctl::{Opcode, Setter, opcode};
 
 use super::{Access, MapError};
 use crate::fd;
@@ -19,7 +19,7 @@ use crate::fd;
 pub const CPU_ACCESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `DMA_BUF_IOCTL_SYNC` and its flags (linux/dma-buf.h); the argument is a `struct dma_buf_sync`, one 64-bit number.
-const DMA_BUF_IOCTL_SYNC: u32 = opcode::write::<u64>(b'b', 0);
+const DMA_BUF_IOCTL_SYNC: Opcode = opcode::write::<u64>(b'b', 0);
 const DMA_BUF_SYNC_READ: u64 = 1;
 const DMA_BUF_SYNC_WRITE: u64 = 2;
 const DMA_BUF_SYNC_START: u64 = 0;
