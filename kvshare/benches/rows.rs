@@ -50,13 +50,24 @@ fn rows(criterion: &mut Criterion) {
     group.bench_function("memcpy, all at once", |bencher| {
         bencher.iter(|| region.view_mut(0, extent.size).and_then(|mut view| view.copy_from(&source)).expect("copied"));
     });
+    group.bench_function("memcpy, row by row", |bencher| {
+        let mut view = region.view_mut(0, extent.size).expect("a view");
+        let start = view.as_mut_ptr();
+        bencher.iter(|| {
+            for (index, row) in source.chunks_exact(WIDTH * 2).enumerate() {
+                // SAFETY: the view has as many bytes as the source, and no other process has this memory.
+                unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), start.add(index * WIDTH * 2), row.len()) };
+            }
+        });
+    });
 
     let mut cache = warm_cache(false);
     let row = WIDTH * 2;
     group.bench_function("own type, row by row", |bencher| {
         bencher.iter(|| {
+            let mut k = cache.k_mut(0).expect("a layer");
             for (position, row) in (0..).zip(source.chunks_exact(row)) {
-                cache.k_mut(0).and_then(|mut k| k.write_bytes(position, row)).expect("written");
+                k.write_bytes(position, row).expect("written");
             }
         });
     });

@@ -66,11 +66,13 @@ impl Plane {
     }
 
     /// The bytes of one position's elements.
+    #[inline]
     pub fn row_bytes(&self) -> u64 {
-        self.width / self.tensor_type.block_elements() * self.tensor_type.block_bytes()
+        self.tensor_type.blocks_in(self.width) * self.tensor_type.block_bytes()
     }
 
     /// The bytes of one stream. Fits, since the whole tensor does.
+    #[inline]
     pub fn stream_bytes(&self) -> u64 {
         self.row_bytes() * self.cells
     }
@@ -100,6 +102,7 @@ impl Plane {
     ///
     /// # Errors
     /// A transposed plane, or a position or stream beyond the cache.
+    #[inline]
     pub fn rows(&self, stream: u64, first: u64, count: u64) -> Result<(u64, u64), LayoutError> {
         if self.transposed {
             return Err(LayoutError::Transposed);
@@ -140,6 +143,7 @@ impl Plane {
     ///
     /// # Errors
     /// A position or stream beyond the cache.
+    #[inline]
     pub fn check_positions(&self, stream: u64, first: u64, count: u64) -> Result<(), LayoutError> {
         within("stream", stream, self.streams)?;
         match first.checked_add(count) {
@@ -152,11 +156,13 @@ impl Plane {
     }
 
     /// Where a stream starts that is known to exist.
+    #[inline]
     fn stream_start(&self, stream: u64) -> u64 {
         self.offset + stream * self.stream_bytes()
     }
 }
 
+#[inline]
 fn within(what: &'static str, value: u64, limit: u64) -> Result<(), LayoutError> {
     if value < limit { Ok(()) } else { Err(LayoutError::Outside { what, value, limit }) }
 }

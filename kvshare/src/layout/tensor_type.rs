@@ -39,6 +39,9 @@ pub enum TensorType {
     Iq4Nl,
 }
 
+/// Elements of one block of any quantized type here (`QK8_0`, `QK4_0` and so on in `ggml/src/ggml-common.h`).
+const QUANTIZED_BLOCK: u64 = 32;
+
 impl TensorType {
     /// Every type, in the order of ggml's numbers.
     pub const ALL: [Self; 9] =
@@ -81,10 +84,17 @@ impl TensorType {
 
     /// How many elements one block holds: 1, or 32 for a quantized type.
     pub const fn block_elements(self) -> u64 {
-        if self.is_quantized() { 32 } else { 1 }
+        if self.is_quantized() { QUANTIZED_BLOCK } else { 1 }
+    }
+
+    /// How many whole blocks `elements` fill. A row's address needs it, so it must not cost a division.
+    #[inline]
+    pub(super) const fn blocks_in(self, elements: u64) -> u64 {
+        if self.is_quantized() { elements / QUANTIZED_BLOCK } else { elements }
     }
 
     /// How many bytes one block takes.
+    #[inline]
     pub const fn block_bytes(self) -> u64 {
         match self {
             Self::F32 => 4,
@@ -98,6 +108,7 @@ impl TensorType {
     }
 
     /// Whether elements share a block, so that a single one has no address of its own.
+    #[inline]
     pub const fn is_quantized(self) -> bool {
         !matches!(self, Self::F32 | Self::F16 | Self::Bf16)
     }

@@ -47,6 +47,7 @@ impl Mapping {
     }
 
     /// A window on the bytes of the region from `offset` on, if one piece holds all of them.
+    #[inline]
     pub fn view(&self, offset: u64, len: u64) -> Option<View<'_>> {
         let (start, len) = self.find(offset, len)?;
         // SAFETY: `find` answers only for bytes of a mapped piece, which stay mapped while `self` is borrowed. Another
@@ -55,6 +56,7 @@ impl Mapping {
     }
 
     /// The same for writing, if the mapping allows that.
+    #[inline]
     pub fn view_mut(&mut self, offset: u64, len: u64) -> Option<ViewMut<'_>> {
         if self.access != Access::ReadWrite {
             return None;
@@ -65,6 +67,7 @@ impl Mapping {
         Some(unsafe { ViewMut::new(start, len) })
     }
 
+    #[inline]
     fn find(&self, offset: u64, len: u64) -> Option<(NonNull<u8>, usize)> {
         let end = offset.checked_add(len)?;
         let after = self.pieces.partition_point(|piece| piece.visible.offset <= offset);

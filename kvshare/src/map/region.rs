@@ -90,6 +90,7 @@ impl MappedRegion {
     ///
     /// [`MapError::OutOfBounds`] where the region ends before them, [`MapError::AcrossGuard`] where tensors are
     /// guarded and the bytes are not within the pages of one.
+    #[inline]
     pub fn view(&self, offset: u64, len: u64) -> Result<View<'_>, MapError> {
         self.check_bounds(offset, len)?;
         self.mapping.view(offset, len).ok_or(MapError::AcrossGuard { offset, len })
@@ -100,6 +101,7 @@ impl MappedRegion {
     /// # Errors
     ///
     /// [`MapError::MappedReadOnly`], and those of [`view`](Self::view).
+    #[inline]
     pub fn view_mut(&mut self, offset: u64, len: u64) -> Result<ViewMut<'_>, MapError> {
         if self.access() == Access::ReadOnly {
             return Err(MapError::MappedReadOnly);
@@ -127,6 +129,7 @@ impl MappedRegion {
         if self.is_dma_buf { CpuAccess::begin(Arc::clone(&self.descriptor), access) } else { Ok(CpuAccess::unneeded()) }
     }
 
+    #[inline]
     fn check_bounds(&self, offset: u64, len: u64) -> Result<(), MapError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.extent.size => Ok(()),

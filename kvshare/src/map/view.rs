@@ -63,6 +63,7 @@ impl<'a> View<'a> {
     /// # Errors
     ///
     /// [`MapError::Length`] where the lengths differ.
+    #[inline]
     pub fn copy_to(&self, buffer: &mut [u8]) -> Result<(), MapError> {
         check_length(self.len, buffer.len())?;
         // SAFETY: both have `len` bytes; the view's are mapped for reading, and no safe code has a slice of mapped
@@ -150,6 +151,7 @@ impl ViewMut<'_> {
     /// # Errors
     ///
     /// [`MapError::Length`] where the lengths differ.
+    #[inline]
     pub fn copy_from(&mut self, buffer: &[u8]) -> Result<(), MapError> {
         check_length(self.len(), buffer.len())?;
         // SAFETY: both have the same length; the view's bytes are mapped for writing and borrowed exclusively, and no
@@ -188,6 +190,7 @@ impl ViewMut<'_> {
     }
 }
 
+#[inline]
 fn check_length(view: usize, buffer: usize) -> Result<(), MapError> {
     if view == buffer { Ok(()) } else { Err(MapError::Length { view, buffer }) }
 }

@@ -47,6 +47,7 @@ impl<'a> Rows<'a> {
     ///
     /// # Errors
     /// A part of a row, or a position beyond the cache.
+    #[inline]
     pub fn read_bytes(&self, first: u64, bytes: &mut [u8]) -> Result<(), RowsError> {
         let count = whole_rows("bytes", bytes.len(), self.plane.row_bytes())?;
         if self.plane.transposed {
@@ -120,8 +121,12 @@ impl<'a> Rows<'a> {
 }
 
 /// How many rows of `width` make up `found`.
+#[inline]
 pub(super) fn whole_rows(what: &'static str, found: usize, width: u64) -> Result<u64, RowsError> {
-    if (found as u64).is_multiple_of(width) {
+    if found as u64 == width {
+        // One row, the usual case, is spared the division.
+        Ok(1)
+    } else if (found as u64).is_multiple_of(width) {
         Ok(found as u64 / width)
     } else {
         Err(RowsError::Length { what, found, width })

@@ -46,6 +46,7 @@ impl<'a> RowsMut<'a> {
     ///
     /// # Errors
     /// A part of a row, or a position beyond the cache; nothing is written then.
+    #[inline]
     pub fn write_bytes(&mut self, first: u64, bytes: &[u8]) -> Result<(), RowsError> {
         let count = whole_rows("bytes", bytes.len(), self.plane.row_bytes())?;
         if !self.plane.transposed {
