@@ -2,11 +2,12 @@
 //!
 //! The layout hash knows no names, so two regions of equal shapes can be swapped unseen; this cannot.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use serde_json::Value;
 
 use super::{Header, HeaderError};
+use crate::layout::PlacedTensor;
 
 impl Header {
     /// The digest of the header's contents: `blake3:` and 64 hex digits.
@@ -24,16 +25,18 @@ impl Header {
 
     /// The text that the digest is taken of; `docs/src/protocol.md` specifies it.
     pub fn canonical_text(&self) -> String {
-        let mut text = String::from("kvshare digest 1\n");
-        let mut line = |line: std::fmt::Arguments<'_>| {
+        // About what the lines take, so that the text seldom moves as it grows.
+        let mut text = String::with_capacity(1024 + 96 * (self.regions.len() + self.tensors.len()));
+        text.push_str("kvshare digest 1\n");
+        let mut line = |line: fmt::Arguments<'_>| {
             // Writing to a String cannot fail.
             let _ = text.write_fmt(line);
             text.push('\n');
         };
         if let Some(model) = &self.model {
-            line(format_args!("model.name {}", quoted(&model.name)));
+            line(format_args!("model.name {}", Quoted(&model.name)));
             if let Some(sha256) = &model.sha256 {
-                line(format_args!("model.sha256 {}", quoted(sha256)));
+                line(format_args!("model.sha256 {}", Quoted(sha256)));
             }
         }
         if let Some(params) = &self.params {
@@ -53,18 +56,39 @@ impl Header {
             line(format_args!("region {index} fd {fd} offset {offset} size {size} layout {layout} group {group}"));
         }
         for placed in &self.tensors {
-            let (tensor, [a, b, c, d]) = (&placed.tensor, placed.tensor.ne());
-            let (name, tensor_type) = (quoted(tensor.name()), tensor.tensor_type());
-            let (region, offset) = (placed.region, placed.offset);
-            line(format_args!("tensor {name} {tensor_type} ne {a} {b} {c} {d} region {region} offset {offset}"));
+            tensor_line(placed, &mut text);
         }
         text
     }
 }
 
-/// `text` as a JSON string.
-fn quoted(text: &str) -> String {
-    // Plain names, which all of llama.cpp's are, need no escaping.
-    let plain = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
-    if plain { format!("\"{text}\"") } else { Value::from(text).to_string() }
+/// Most of a header's lines are these, so they are put together without the formatting machinery.
+fn tensor_line(placed: &PlacedTensor, text: &mut String) {
+    let mut digits = itoa::Buffer::new();
+    text.push_str("tensor ");
+    // Writing to a String cannot fail.
+    let _ = write!(text, "{}", Quoted(placed.tensor.name()));
+    text.push(' ');
+    text.push_str(placed.tensor.tensor_type().name());
+    text.push_str(" ne");
+    for dimension in placed.tensor.ne() {
+        text.push(' ');
+        text.push_str(digits.format(dimension));
+    }
+    text.push_str(" region ");
+    text.push_str(digits.format(placed.region));
+    text.push_str(" offset ");
+    text.push_str(digits.format(placed.offset));
+    text.push('\n');
+}
+
+/// A text that is displayed as a JSON string.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Plain names, which all of llama.cpp's are, need no escaping.
+        let plain = self.0.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\');
+        if plain { write!(formatter, "\"{}\"", self.0) } else { Value::from(self.0).fmt(formatter) }
+    }
 }

@@ -127,8 +127,8 @@ impl Tensor {
             _ => return None,
         };
         // `parse` takes "+3" and "03", which are no names of llama.cpp's.
-        let number = layer.parse().ok()?;
-        (tensor_name(part, number) == self.name).then_some((part, number))
+        let is_plain = layer == "0" || layer.starts_with(|first: char| matches!(first, '1'..='9'));
+        Some((part, layer.parse().ok().filter(|_| is_plain)?))
     }
 }
 
