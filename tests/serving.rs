@@ -82,14 +82,21 @@ impl Scene {
         std::fs::set_permissions(self.path(name), Permissions::from_mode(0o700)).expect("a program");
     }
 
-    /// The command `program serve` with this scene's model, on a free port, with a directory for temporary files of its own.
+    /// The command `program serve` with this scene's model, on a free port, where `arguments` name no others, and with a
+    /// directory for temporary files of its own.
     ///
     /// # Panics
     /// Where a test cannot go on.
     pub fn command(&self, program: &str, arguments: &[&str]) -> Command {
         std::fs::create_dir_all(self.path("tmp")).expect("a directory");
         let mut command = Command::new(program);
-        command.arg("serve").arg("--model").arg(self.model()).args(["--port", "0"]).args(arguments);
+        command.arg("serve");
+        for (flag, value) in [("--model", self.model()), ("--port", PathBuf::from("0"))] {
+            if !arguments.contains(&flag) {
+                command.arg(flag).arg(value);
+            }
+        }
+        command.args(arguments);
         for name in ["ONEBIT_HYBRID_PREFILL", "ONEBIT_HYBRID_ELFS", "ONEBIT_KV_SHARE", "LLAMA_API_KEY"] {
             command.env_remove(name);
         }
