@@ -113,7 +113,7 @@ fn a_provider_that_ignores_sigterm_or_leaves_a_grandchild_is_gone_before_the_nex
         // It holds standard output open, and its parent has ended well, but with nothing to say.
         (format!("sleep 1000 & {note}; exit 0"), "printed no result"),
     ] {
-        serving.lines_until("");
+        serving.lines_until("first byte");
         scene.break_provider(&script);
         let reply = serving.ask(MOON);
         assert_eq!((reply.status, reply.text()), (200, first.text()), "{script}");

@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 
-use kvshare_tests::serving::{Scene, chat, eventually, runs};
+use kvshare_tests::serving::{Scene, Serving, chat, eventually, runs};
 use kvshare_tests::spy::{Manner, Spy};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -113,6 +113,21 @@ fn the_backend_dies_with_a_server_that_is_killed() {
     serving.signal(Signal::KILL);
     serving.ended();
     eventually("the backend dies", || (!runs(backend)).then_some(()));
+}
+
+#[test]
+fn health_is_the_backends_and_our_own() {
+    let scene = Scene::new(PROGRAM);
+    let spy = Spy::start(&scene.path(""), Manner::default());
+    let slots = scene.path("").display().to_string();
+    let serving = Serving::start(scene.command(PROGRAM, &["--backend-url", &spy.url, "--slot-dir", &slots]));
+    let health = || serving.reply(serving.get("/health"));
+    let well = health();
+    assert_eq!((well.status, well.json()), (200, json!({"status": "ok", "backend": {"status": "ok"}, "waiting": 0})));
+    drop(spy);
+    let ill = health();
+    assert_eq!(ill.status, 503, "{ill:?}");
+    assert!(ill.json()["backend"]["status"].as_str().unwrap().contains("did not answer"), "{ill:?}");
 }
 
 #[test]

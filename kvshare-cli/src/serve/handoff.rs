@@ -15,6 +15,7 @@ use kvshare::handoff::{Cancel, Destination, ProviderFailure, ProviderProgram, Pr
 use super::delivery::{CountedShare, HandshakeError, lease};
 use super::log::{Event, LogFormat};
 use super::metrics::{Metrics, Outcome, Route, Stage};
+use super::progress::Listener;
 use super::prompt::{Ask, NoPrompt, Prompt};
 use super::provider_lock::{LockError, ProviderLock};
 use super::slot::Turn;
@@ -42,7 +43,7 @@ pub struct Handoffs {
     /// Set once the decoder has said that it cannot share.
     pub cannot_share: AtomicBool,
     /// Set once a provider could not be killed: it may write into the decoder's cache at any time.
-    pub quarantined: AtomicBool,
+    pub quarantined: Arc<AtomicBool>,
     /// Where it is said what happens.
     pub log: LogFormat,
     /// Where it is counted.
@@ -193,13 +194,7 @@ impl Handoffs {
         turn: &Arc<Turn>,
     ) -> Result<(RouteTimes, Duration), NotHandedOver> {
         let bytes = share.header.bytes();
-        let report = self.provide(Arc::clone(&tokens), Place::Shared(share), turn).await;
-        if let Err(NotHandedOver::Provider(failure)) = &report
-            && failure.may_still_write()
-        {
-            self.quarantined.store(true, Ordering::Relaxed);
-        }
-        let report = report?;
+        let report = self.provide(Arc::clone(&tokens), Place::Shared(share), turn).await?;
         let adopting = Instant::now();
         self.decoder.adopt(&tokens, share_id).await?;
         let adopt = adopting.elapsed();
@@ -251,7 +246,7 @@ impl Handoffs {
         let cancel = Cancel::new()?;
         let _cancelled_with_us = CancelOnDrop(cancel.clone());
         let (provider, directory, log) = (self.provider.clone(), self.slot_directory.clone(), self.log);
-        let (lock, turn) = (self.lock.clone(), Arc::clone(turn));
+        let (lock, turn, quarantined) = (self.lock.clone(), Arc::clone(turn), Arc::clone(&self.quarantined));
         blocking(move || {
             let _turn = turn;
             let limit = Instant::now() + provider.time_limit;
@@ -260,8 +255,15 @@ impl Handoffs {
                 Place::Shared(share) => Destination::Shared(share),
                 Place::File(file) => Destination::File { name: &file.name },
             };
-            let mut say = |line: &str| log.write(Event::Provider { line });
-            Ok(provider.run(&tokens, destination, &directory, Some(&cancel), &mut say)?)
+            let listener = Listener::new(log);
+            let report = provider.run(&tokens, destination, &directory, Some(&cancel), &mut |line| listener.hear(line));
+            if let (Err(failure), Place::Shared(_)) = (&report, &place)
+                && failure.may_still_write()
+            {
+                // Said here and not where the report is awaited: the request's client may have gone by now.
+                quarantined.store(true, Ordering::Relaxed);
+            }
+            Ok(report?)
         })
         .await?
     }

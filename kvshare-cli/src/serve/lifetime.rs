@@ -226,7 +226,7 @@ async fn proxy(
                 known: KnownCache { n_ctx: Some(props.default_generation_settings.n_ctx), ..known },
                 shares: arguments.shares(),
                 cannot_share: AtomicBool::new(false),
-                quarantined: AtomicBool::new(false),
+                quarantined: Arc::default(),
                 log: arguments.log_format,
                 metrics: Arc::clone(&metrics),
             })

@@ -20,12 +20,15 @@ use super::handoff::{HandedOver, Handoffs, NotHandedOver};
 use super::log::{Event, LogFormat};
 use super::metrics::{Metrics, Outcome, Route, Stage};
 use super::prompt::{Ask, Endpoint};
-use super::relay::{Answer, Call};
+use super::relay::{Answer, Call, NoAnswer};
 use super::slot::{Slot, SlotBusy, Turn};
 use super::timings::{StreamReader, evaluated_in};
 
 /// How long a request waits for a backend that is being started again.
 const RESTART_LIMIT: Duration = Duration::from_secs(30);
+
+/// How long the backend may take to say how it is.
+const HEALTH_LIMIT: Duration = Duration::from_secs(2);
 
 /// The longest reply that is held back for its last bytes, which say how many tokens were evaluated.
 const MAX_HELD_REPLY: usize = 32 << 20;
@@ -68,13 +71,17 @@ pub fn router(proxy: Arc<Proxy>) -> Router {
 }
 
 async fn health(State(proxy): State<Arc<Proxy>>) -> Response {
-    let (status, ours, backend) = match proxy.backend.state() {
-        BackendState::Up => (StatusCode::OK, "ok", "ok".to_owned()),
-        BackendState::Starting => (StatusCode::SERVICE_UNAVAILABLE, "waiting for the backend", "starting".to_owned()),
-        BackendState::Down(reason) => (StatusCode::SERVICE_UNAVAILABLE, "waiting for the backend", reason),
-        BackendState::Stopped(reason) => (StatusCode::SERVICE_UNAVAILABLE, "stopping", reason),
+    let backend = match proxy.backend.state() {
+        BackendState::Up => proxy.backend_health().await,
+        BackendState::Starting => Err("starting".to_owned()),
+        BackendState::Down(reason) | BackendState::Stopped(reason) => Err(reason),
     };
-    let body = json!({"status": ours, "backend": {"status": backend}, "waiting": proxy.slot.waiting()});
+    let (status, ours) = match &backend {
+        Ok(_) => (StatusCode::OK, "ok"),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "waiting for the backend"),
+    };
+    let (Ok(words) | Err(words)) = backend;
+    let body = json!({"status": ours, "backend": {"status": words}, "waiting": proxy.slot.waiting()});
     (status, [(header::CONTENT_TYPE, "application/json")], body.to_string()).into_response()
 }
 
@@ -108,6 +115,16 @@ impl Proxy {
     pub fn stop(&self) {
         self.stopping.send_replace(true);
         self.slot.close();
+    }
+
+    /// The backend's own word: `ok`, or why not.
+    async fn backend_health(&self) -> Result<String, String> {
+        let url = format!("{}/health", self.backend.url);
+        match self.http.get(url).timeout(HEALTH_LIMIT).send().await {
+            Ok(answer) if answer.status().is_success() => Ok("ok".to_owned()),
+            Ok(answer) => Err(format!("it answers {}", answer.status())),
+            Err(error) => Err(NoAnswer::from(error).to_string()),
+        }
     }
 
     /// A completion, with its handoff if it can have one.
