@@ -1,7 +1,11 @@
 //! What the tests share: a decoder and a provider as processes of their own, and the handoffs between them.
 
+#[path = "serving.rs"]
+pub mod serving;
 #[path = "smollm2_file.rs"]
 pub mod smollm2;
+#[path = "spy.rs"]
+pub mod spy;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

@@ -5,10 +5,13 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use fake_exporter::reference_provider::{self, ReferenceProviderArguments};
-use fake_exporter::serve::{self, FakeExporterArguments};
+use fake_exporter::serve::{FakeExporterArguments, long_names};
 
 use crate::demo::{self, DemoArguments};
 use crate::layout_command::{self, LayoutArguments};
+use crate::serve::end_with_parent::{self, EndWithParentArguments};
+use crate::serve::{self, ServeArguments};
+use crate::split_ceiling::{self, SplitCeilingArguments};
 
 /// Hands a language model's KV cache from one process to another without copying it
 #[derive(Parser)]
@@ -25,6 +28,7 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Command {
+    Serve(Box<ServeArguments>),
     Demo(DemoArguments),
     Layout(LayoutArguments),
     /// A decoder without a GPU that speaks llama-server's HTTP and both handoff routes
@@ -34,11 +38,15 @@ Example:
     FakeExporter(FakeExporterArguments),
     /// A provider: prefills a prompt on the CPU and hands its cache over
     ReferenceProvider(ReferenceProviderArguments),
+    SplitCeiling(SplitCeilingArguments),
+    #[command(name = end_with_parent::COMMAND, hide = true)]
+    EndWithParent(EndWithParentArguments),
 }
 
-/// Runs the command that `arguments`, the program's name first, ask for: 0 done, 1 failed, 2 misuse.
+/// Runs the command that `arguments`, the program's name first, ask for: 0 done, 1 failed, 2 misuse, others as the
+/// command's help says.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let command_line = match CommandLine::try_parse_from(serve::long_names(arguments)) {
+    let command_line = match CommandLine::try_parse_from(ours_long(arguments)) {
         Ok(command_line) => command_line,
         Err(error) => {
             // Help and version are asked for, and printed the same way.
@@ -49,7 +57,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match command_line.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Layout(arguments) => layout_command::run(&arguments).map(|()| true),
-        Command::FakeExporter(arguments) => return serve::run(arguments),
+        Command::SplitCeiling(arguments) => split_ceiling::run(&arguments).map(|()| true),
+        Command::Serve(arguments) => return serve::run(*arguments),
+        Command::EndWithParent(arguments) => return end_with_parent::run(&arguments),
+        Command::FakeExporter(arguments) => return fake_exporter::serve::run(arguments),
         Command::ReferenceProvider(arguments) => return reference_provider::run(arguments),
     };
     match outcome {
@@ -60,4 +71,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The arguments with llama-server's short names made long, but for those after `--` or for another program.
+fn ours_long(arguments: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
+    let mut is_ours = true;
+    arguments.into_iter().flat_map(move |argument| {
+        is_ours &= argument != "--" && argument != end_with_parent::COMMAND;
+        if is_ours { long_names([argument]).collect::<Vec<_>>() } else { vec![argument] }
+    })
 }

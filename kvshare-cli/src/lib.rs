@@ -9,3 +9,5 @@ pub mod decoder_process;
 pub mod demo;
 pub mod layout_command;
 pub mod output;
+pub mod serve;
+pub mod split_ceiling;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use reqwest::StatusCode;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 /// Why a call to the decoder gave nothing.
@@ -58,6 +59,27 @@ pub struct Timings {
     pub prompt_ms: f64,
 }
 
+/// What a decoder says about itself.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Props {
+    /// How many slots it has.
+    pub total_slots: u64,
+    /// The settings of a request that sets none.
+    pub default_generation_settings: DefaultSettings,
+}
+
+/// The settings of a request that sets none.
+#[derive(Clone, Debug, Deserialize)]
+pub struct DefaultSettings {
+    /// Positions of a slot's context.
+    pub n_ctx: u64,
+}
+
+#[derive(Deserialize)]
+struct TemplateAnswer {
+    prompt: String,
+}
+
 /// A decoder at an address.
 #[derive(Clone, Debug)]
 pub struct DecoderClient {
@@ -75,17 +97,37 @@ impl DecoderClient {
         Ok(Self { http, base: base.trim_end_matches('/').to_owned() })
     }
 
+    /// The decoder at `base`, called with `http`, which says how long to wait and which key to send.
+    pub fn with_client(http: reqwest::Client, base: &str) -> Self {
+        Self { http, base: base.trim_end_matches('/').to_owned() }
+    }
+
+    /// The prompt text of a chat completion's request, of which every field may matter to the template.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn apply_template_to(&self, request: Vec<u8>) -> Result<String, DecoderError> {
+        Ok(self
+            .send::<TemplateAnswer>("/apply-template", self.http.post(self.at("/apply-template")).body(request))
+            .await?
+            .prompt)
+    }
+
+    /// What the decoder says about itself.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn props(&self) -> Result<Props, DecoderError> {
+        self.send("/props", self.http.get(self.at("/props"))).await
+    }
+
     /// The prompt text of one user message, by the model's chat template.
     ///
     /// # Errors
     /// As every call here: the decoder did not answer, refused, or answered something else.
     pub async fn apply_template(&self, message: &str) -> Result<String, DecoderError> {
-        #[derive(Deserialize)]
-        struct Answer {
-            prompt: String,
-        }
         let body = json!({"messages": [{"role": "user", "content": message}]});
-        Ok(self.post::<Answer>("/apply-template", body).await?.prompt)
+        Ok(self.post::<TemplateAnswer>("/apply-template", body).await?.prompt)
     }
 
     /// The tokens of a prompt text.
@@ -154,9 +196,17 @@ impl DecoderClient {
         self.post("/completion", body).await
     }
 
-    async fn post<A: serde::de::DeserializeOwned>(&self, path: &str, body: Value) -> Result<A, DecoderError> {
+    async fn post<A: DeserializeOwned>(&self, path: &str, body: Value) -> Result<A, DecoderError> {
+        self.send(path, self.http.post(self.at(path)).json(&body)).await
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    async fn send<A: DeserializeOwned>(&self, path: &str, call: reqwest::RequestBuilder) -> Result<A, DecoderError> {
         let failed = |source| DecoderError::Call { call: path.to_owned(), source };
-        let answer = self.http.post(format!("{}{path}", self.base)).json(&body).send().await.map_err(failed)?;
+        let answer = call.send().await.map_err(failed)?;
         let status = answer.status();
         let bytes = answer.bytes().await.map_err(failed)?;
         if !status.is_success() {

@@ -3,5 +3,5 @@
 mod decoder;
 mod handoff;
 
-pub use decoder::{Completion, DecoderClient, DecoderError};
+pub use decoder::{Completion, DecoderClient, DecoderError, DefaultSettings, Props, Timings};
 pub use handoff::{Cycle, CycleError, FileHandoff, SharedHandoff};
