@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvshare::handoff::{Cancel, ReceivedShare, ShareFailure};
+use kvshare::map::Unsealed;
 use kvshare::wire::{Limits, Listener, WireError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -162,6 +163,6 @@ fn deliver(listener: &Listener, cancel: &Cancel, metrics: Arc<Metrics>) -> Deliv
     }
     let deadline = Instant::now() + MESSAGE_LIMIT;
     let message = listener.accept(deadline)?.receive(&Limits::default(), deadline)?;
-    let share = ReceivedShare::check(message)?;
+    let share = ReceivedShare::check(message, Unsealed::Refuse)?;
     Ok(Some(CountedShare::new(share, metrics)))
 }
