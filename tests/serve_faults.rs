@@ -155,6 +155,7 @@ fn a_decoder_whose_share_goes_wrong_is_handed_a_file() {
         "extra-descriptor",
         "socket-as-region",
         "too-small",
+        "unsealed",
     ] {
         let scene = Scene::with_backend(PROGRAM, &["--misbehave", kind]);
         let serving = scene.serve(PROGRAM, &["--kv-share", "--", "-c", "256"]);
@@ -172,17 +173,6 @@ fn a_decoder_whose_share_goes_wrong_is_handed_a_file() {
         let received = serving.metric("kvshare_descriptors_received_total");
         assert_eq!(serving.metric("kvshare_descriptors_closed_total"), received, "{kind}");
     }
-}
-
-#[test]
-fn a_region_that_the_provider_will_not_map_is_no_handoff() {
-    let scene = Scene::with_backend(PROGRAM, &["--misbehave", "unsealed"]);
-    let serving = scene.serve(PROGRAM, &["--kv-share", "--", "-c", "256"]);
-    let before = traces(&scene, &serving);
-    assert_eq!(serving.ask(MOON).handoff, "none; evaluated=13");
-    let lines = serving.hybrid_until("seal");
-    assert!(matches!(&lines[..], [line] if line.ends_with("; the backend prefills this request itself")), "{lines:?}");
-    nothing_is_left(&scene, &serving, &before, "an unsealed region");
 }
 
 #[test]
