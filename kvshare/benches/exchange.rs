@@ -1,12 +1,13 @@
 //! The exchange without a provider: mint a share, send its message, receive and check it, adopt. It must cost the same
 //! whatever the regions' size and the prompt's length.
 
+mod paired;
+
 use std::hint::black_box;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use kvshare::handoff::ReceivedShare;
 use kvshare::header::{Header, Params};
 use kvshare::layout::{Geometry, TensorType};
@@ -15,6 +16,7 @@ use kvshare::memory::{Memfd, Reserve};
 use kvshare::rows::allocate;
 use kvshare::share::Ledger;
 use kvshare::wire::{Limits, receive, send};
+use paired::{Way, compare, stay_on_one_core};
 
 struct Decoder {
     header: Vec<u8>,
@@ -54,17 +56,18 @@ impl Decoder {
     }
 }
 
-fn exchange(criterion: &mut Criterion) {
-    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-    let mut group = criterion.benchmark_group("exchange");
-    for (mebibytes, tokens) in [(1, 1), (64, 251), (512, 3189), (2240, 251), (2240, 3189), (2240, 12_722)] {
-        let mut decoder = Decoder::new(mebibytes);
-        let tokens = vec![7; tokens];
-        let id = BenchmarkId::new(format!("{mebibytes} MiB"), format!("{} tokens", tokens.len()));
-        group.bench_function(id, |bencher| bencher.iter(|| decoder.exchange(&ours, &theirs, &tokens)));
-    }
-    group.finish();
-}
+/// MiB of regions and tokens of a prompt.
+const SHAPES: [(u64, usize); 6] = [(1, 1), (64, 251), (512, 3189), (2240, 251), (2240, 3189), (2240, 12_722)];
 
-criterion_group!(benches, exchange);
-criterion_main!(benches);
+fn main() {
+    stay_on_one_core();
+    let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+    let ways = SHAPES.map(|(mebibytes, n_tokens)| {
+        let mut decoder = Decoder::new(mebibytes);
+        let name = format!("{mebibytes} MiB in {} regions, {n_tokens} tokens", decoder.memory.len());
+        let tokens = vec![7; n_tokens];
+        let (ours, theirs) = (&ours, &theirs);
+        Way::new(name, move || decoder.exchange(ours, theirs, &tokens))
+    });
+    compare("exchange", 4000, ways);
+}

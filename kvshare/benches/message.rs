@@ -1,7 +1,8 @@
 //! A message there and an answer back, beside a bare sendmsg and recvmsg of as many bytes and descriptors.
 //!
-//! Both peers are threads of this process, on whatever cores the kernel gives them; run it under `taskset -c 0` to have
-//! them on one.
+//! Both peers are threads of this process, on one core.
+
+mod paired;
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,9 +10,9 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use kvshare::memory::{Memfd, RegionSource as _, Reserve};
 use kvshare::wire::{Limits, receive, send};
+use paired::{Way, compare, stay_on_one_core};
 use rustix::net::{
     RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
@@ -61,31 +62,25 @@ fn bare_receive(socket: &UnixStream) -> bool {
     received.bytes > 0
 }
 
-fn message(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("message");
+fn main() {
+    stay_on_one_core();
     for count in [1, 3, 64, 253] {
         let memory: Vec<OwnedFd> = (0..count)
             .map(|_| Memfd::new().reserve(Reserve::OnTouch).allocate("bench", 4096).expect("a memfd").descriptor)
             .collect();
         let descriptors: Vec<BorrowedFd<'_>> = memory.iter().map(|memory| memory.as_fd()).collect();
-
-        let socket = peer(|socket| receive(socket, &Limits::default(), deadline()).is_ok());
-        group.bench_function(BenchmarkId::new("kvshare", count), |bencher| {
-            bencher.iter(|| {
-                send(&socket, &HEADER, &descriptors, deadline()).expect("sent");
-                await_answer(&socket);
-            });
-        });
-        let socket = peer(bare_receive);
-        group.bench_function(BenchmarkId::new("bare sendmsg", count), |bencher| {
-            bencher.iter(|| {
-                bare_send(&socket, &descriptors);
-                await_answer(&socket);
-            });
-        });
+        let bare = peer(bare_receive);
+        let ours = peer(|socket| receive(socket, &Limits::default(), deadline()).is_ok());
+        let ways = [
+            Way::new("bare sendmsg and recvmsg", || {
+                bare_send(&bare, &descriptors);
+                await_answer(&bare);
+            }),
+            Way::new("kvshare", || {
+                send(&ours, &HEADER, &descriptors, deadline()).expect("sent");
+                await_answer(&ours);
+            }),
+        ];
+        compare(&format!("message with {count} descriptors, there and a byte back"), 10_000, ways);
     }
-    group.finish();
 }
-
-criterion_group!(benches, message);
-criterion_main!(benches);

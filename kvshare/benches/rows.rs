@@ -1,14 +1,17 @@
 //! Writing rows into warm shared pages, beside memcpy of the same bytes to the same kind of pages.
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+mod paired;
+
 use half::f16;
 use kvshare::header::{Header, Params};
 use kvshare::layout::{Geometry, TensorType};
 use kvshare::map::{Access, Extent, MapOptions, MappedRegion};
 use kvshare::memory::{Memfd, RegionSource as _};
 use kvshare::rows::{MappedCache, allocate};
+use paired::{Way, compare, stay_on_one_core};
 
 const WIDTH: usize = 1024;
+const ROW_BYTES: usize = 2 * WIDTH;
 const CELLS: u64 = 4096;
 /// Tokens that a prefill hands over together.
 const BATCH: u64 = 512;
@@ -27,7 +30,7 @@ fn warm_cache(v_trans: bool) -> MappedCache {
     let header = Header::describe(&layout, None, Some(params));
     let memory = allocate(&header, &Memfd::new(), "bench").expect("memory");
     let mut cache = MappedCache::map(&header, &memory, &OPTIONS).expect("mapped");
-    let zeros = vec![0; WIDTH * 2];
+    let zeros = vec![0; ROW_BYTES];
     for position in 0..CELLS {
         cache.k_mut(0).and_then(|mut k| k.write_bytes(position, &zeros)).expect("written");
         cache.v_mut(0).and_then(|mut v| v.write_bytes(position, &zeros)).expect("written");
@@ -35,10 +38,10 @@ fn warm_cache(v_trans: bool) -> MappedCache {
     cache
 }
 
-fn rows(criterion: &mut Criterion) {
-    let mut group = criterion.benchmark_group("rows");
-    let bytes = CELLS as usize * WIDTH * 2;
-    group.throughput(Throughput::Bytes(bytes as u64));
+fn main() {
+    stay_on_one_core();
+    let bytes = CELLS as usize * ROW_BYTES;
+    let batch = BATCH as usize * WIDTH;
     let source = vec![0x55_u8; bytes];
     let narrow = vec![f16::from_f32(0.5); bytes / 2];
     let wide = vec![0.5_f32; bytes / 2];
@@ -47,65 +50,56 @@ fn rows(criterion: &mut Criterion) {
     let memory = Memfd::new().allocate("bench", extent.size).expect("memory").descriptor;
     let mut region = MappedRegion::map(&memory, extent, &[], &OPTIONS).expect("mapped");
     region.view_mut(0, extent.size).expect("a view").fill(0);
-    group.bench_function("memcpy, all at once", |bencher| {
-        bencher.iter(|| region.view_mut(0, extent.size).and_then(|mut view| view.copy_from(&source)).expect("copied"));
-    });
-    group.bench_function("memcpy, row by row", |bencher| {
-        let mut view = region.view_mut(0, extent.size).expect("a view");
-        let start = view.as_mut_ptr();
-        bencher.iter(|| {
-            for (index, row) in source.chunks_exact(WIDTH * 2).enumerate() {
-                // SAFETY: the view has as many bytes as the source, and no other process has this memory.
-                unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), start.add(index * WIDTH * 2), row.len()) };
-            }
-        });
-    });
+    let plain = region.view_mut(0, extent.size).expect("a view").as_mut_ptr();
+    let memcpy = |length: usize| {
+        for (index, part) in source.chunks_exact(length).enumerate() {
+            // SAFETY: the view has as many bytes as the source, and no other process has this memory.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), plain.add(index * length), part.len()) };
+        }
+    };
 
     let mut cache = warm_cache(false);
-    let row = WIDTH * 2;
-    group.bench_function("own type, row by row", |bencher| {
-        bencher.iter(|| {
-            let mut k = cache.k_mut(0).expect("a layer");
-            for (position, row) in (0..).zip(source.chunks_exact(row)) {
-                k.write_bytes(position, row).expect("written");
-            }
-        });
-    });
-    group.bench_function("own type, a batch at a time", |bencher| {
-        bencher.iter(|| {
-            for (batch, rows) in (0..).zip(source.chunks_exact(row * BATCH as usize)) {
-                cache.k_mut(0).and_then(|mut k| k.write_bytes(batch * BATCH, rows)).expect("written");
-            }
-        });
-    });
-    group.bench_function("f16 to f16, a batch at a time", |bencher| {
-        bencher.iter(|| {
-            for (batch, rows) in (0..).zip(narrow.chunks_exact(WIDTH * BATCH as usize)) {
-                cache.k_mut(0).and_then(|mut k| k.write_f16(batch * BATCH, rows)).expect("written");
-            }
-        });
-    });
-    group.bench_function("f32 to f16, a batch at a time", |bencher| {
-        bencher.iter(|| {
-            for (batch, rows) in (0..).zip(wide.chunks_exact(WIDTH * BATCH as usize)) {
-                cache.k_mut(0).and_then(|mut k| k.write_f32(batch * BATCH, rows)).expect("written");
-            }
-        });
-    });
-    let mut transposed = warm_cache(true);
-    group.bench_function("f32 to f16 transposed, a batch at a time", |bencher| {
-        bencher.iter(|| {
-            for (batch, rows) in (0..).zip(wide.chunks_exact(WIDTH * BATCH as usize)) {
-                transposed.v_mut(0).and_then(|mut v| v.write_f32(batch * BATCH, rows)).expect("written");
-            }
-        });
-    });
-    group.finish();
-}
+    compare(
+        "8 MiB of rows of the cache's own type, one call each",
+        1000,
+        [
+            Way::new("memcpy of each row", || memcpy(ROW_BYTES)),
+            Way::new("kvshare", || {
+                let mut k = cache.k_mut(0).expect("a layer");
+                for (position, row) in (0..).zip(source.chunks_exact(ROW_BYTES)) {
+                    k.write_bytes(position, row).expect("written");
+                }
+            }),
+        ],
+    );
 
-criterion_group! {
-    name = benches;
-    config = Criterion::default().sample_size(20);
-    targets = rows
+    let (mut own, mut from_f16, mut from_f32) = (warm_cache(false), warm_cache(false), warm_cache(false));
+    let mut transposed = warm_cache(true);
+    compare(
+        "8 MiB of f16 rows, 512 a call",
+        200,
+        [
+            Way::new("memcpy of 512 rows each", || memcpy(batch * 2)),
+            Way::new("own type", || {
+                for (index, rows) in (0..).zip(source.chunks_exact(batch * 2)) {
+                    own.k_mut(0).and_then(|mut k| k.write_bytes(index * BATCH, rows)).expect("written");
+                }
+            }),
+            Way::new("f16 to f16", || {
+                for (index, rows) in (0..).zip(narrow.chunks_exact(batch)) {
+                    from_f16.k_mut(0).and_then(|mut k| k.write_f16(index * BATCH, rows)).expect("written");
+                }
+            }),
+            Way::new("f32 to f16", || {
+                for (index, rows) in (0..).zip(wide.chunks_exact(batch)) {
+                    from_f32.k_mut(0).and_then(|mut k| k.write_f32(index * BATCH, rows)).expect("written");
+                }
+            }),
+            Way::new("f32 to f16, transposed", || {
+                for (index, rows) in (0..).zip(wide.chunks_exact(batch)) {
+                    transposed.v_mut(0).and_then(|mut v| v.write_f32(index * BATCH, rows)).expect("written");
+                }
+            }),
+        ],
+    );
 }
-criterion_main!(benches);
