@@ -1,10 +1,11 @@
 //! Reading typed fields from a JSON object, with the field's path in every error.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 
-use serde_json::{Map, Value};
-
 use super::HeaderError;
+use super::strict_json::Json;
 use crate::layout::TensorType;
 
 /// Where a JSON object stands in the header. Put into words only for an error.
@@ -31,13 +32,13 @@ impl Display for Place {
 /// A JSON object and where it stands.
 pub(super) struct Fields<'a> {
     place: Place,
-    object: &'a Map<String, Value>,
+    object: &'a BTreeMap<Cow<'a, str>, Json<'a>>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(place: Place, value: &'a Value) -> Result<Self, HeaderError> {
+    pub(super) fn of(place: Place, value: &'a Json<'a>) -> Result<Self, HeaderError> {
         match value {
-            Value::Object(object) => Ok(Self { place, object }),
+            Json::Object(object) => Ok(Self { place, object }),
             _ => Err(wrong(place.to_string(), value, "an object")),
         }
     }
@@ -50,15 +51,15 @@ impl<'a> Fields<'a> {
     }
 
     /// The field, if it is there and not null.
-    pub(super) fn optional(&self, name: &str) -> Option<&'a Value> {
-        self.object.get(name).filter(|value| !value.is_null())
+    pub(super) fn optional(&self, name: &str) -> Option<&'a Json<'a>> {
+        self.object.get(name).filter(|value| !matches!(value, Json::Null))
     }
 
-    fn required(&self, name: &str) -> Result<&'a Value, HeaderError> {
+    fn required(&self, name: &str) -> Result<&'a Json<'a>, HeaderError> {
         self.optional(name).ok_or_else(|| HeaderError::Missing { field: self.path(name) })
     }
 
-    fn wrong(&self, name: &str, value: &Value, expected: &'static str) -> HeaderError {
+    fn wrong(&self, name: &str, value: &Json<'_>, expected: &'static str) -> HeaderError {
         wrong(self.path(name), value, expected)
     }
 
@@ -82,7 +83,7 @@ impl<'a> Fields<'a> {
     pub(super) fn u64_or_text(&self, name: &str) -> Result<u64, HeaderError> {
         let value = self.required(name)?;
         let number = match value {
-            Value::String(text) => match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+            Json::Text(text) => match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
                 Some(hex) if hex.bytes().all(|digit| digit.is_ascii_hexdigit()) => u64::from_str_radix(hex, 16).ok(),
                 Some(_) => None,
                 None if text.bytes().all(|digit| digit.is_ascii_digit()) => text.parse().ok(),
@@ -96,17 +97,26 @@ impl<'a> Fields<'a> {
 
     pub(super) fn bool(&self, name: &str) -> Result<bool, HeaderError> {
         let value = self.required(name)?;
-        value.as_bool().ok_or_else(|| self.wrong(name, value, "true or false"))
+        match value {
+            Json::Bool(value) => Ok(*value),
+            other => Err(self.wrong(name, other, "true or false")),
+        }
     }
 
     pub(super) fn text(&self, name: &str) -> Result<&'a str, HeaderError> {
         let value = self.required(name)?;
-        value.as_str().ok_or_else(|| self.wrong(name, value, "a string"))
+        match value {
+            Json::Text(text) => Ok(text),
+            other => Err(self.wrong(name, other, "a string")),
+        }
     }
 
-    pub(super) fn array(&self, name: &str) -> Result<&'a Vec<Value>, HeaderError> {
+    pub(super) fn array(&self, name: &str) -> Result<&'a [Json<'a>], HeaderError> {
         let value = self.required(name)?;
-        value.as_array().ok_or_else(|| self.wrong(name, value, "a list"))
+        match value {
+            Json::Array(items) => Ok(items),
+            other => Err(self.wrong(name, other, "a list")),
+        }
     }
 
     pub(super) fn tensor_type(&self, name: &str) -> Result<TensorType, HeaderError> {
@@ -115,7 +125,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-pub(super) fn wrong(field: impl Into<String>, value: &Value, expected: &'static str) -> HeaderError {
+pub(super) fn wrong(field: impl Into<String>, value: impl Display, expected: &'static str) -> HeaderError {
     HeaderError::WrongValue { field: field.into(), value: shortened(&value.to_string()), expected }
 }
 

@@ -1,8 +1,7 @@
 //! From bytes to a header that holds together.
 
-use serde_json::Value;
-
 use super::fields::{Fields, Place, wrong};
+use super::strict_json::Json;
 use super::{
     Header, HeaderError, MAX_BYTES, MAX_NAME_BYTES, MAX_REGIONS, ModelIdentity, Params, Region, VERSION, strict_json,
 };
@@ -44,7 +43,7 @@ impl Header {
     }
 }
 
-fn model(value: &Value) -> Result<ModelIdentity, HeaderError> {
+fn model(value: &Json<'_>) -> Result<ModelIdentity, HeaderError> {
     let fields = Fields::of(Place::Field("model"), value)?;
     let sha256 = match fields.optional("sha256") {
         Some(_) => Some(fields.text("sha256")?.to_owned()),
@@ -53,7 +52,7 @@ fn model(value: &Value) -> Result<ModelIdentity, HeaderError> {
     Ok(ModelIdentity { name: fields.text("name")?.to_owned(), sha256 })
 }
 
-fn params(value: &Value) -> Result<Params, HeaderError> {
+fn params(value: &Json<'_>) -> Result<Params, HeaderError> {
     let fields = Fields::of(Place::Field("params"), value)?;
     Ok(Params {
         n_ctx: fields.u32("n_ctx")?,
@@ -79,7 +78,7 @@ fn regions(top: &Fields<'_>) -> Result<Vec<Region>, HeaderError> {
     list.iter().enumerate().map(|(index, value)| region(Place::Element("regions", index), value)).collect()
 }
 
-fn region(place: Place, value: &Value) -> Result<Region, HeaderError> {
+fn region(place: Place, value: &Json<'_>) -> Result<Region, HeaderError> {
     let fields = Fields::of(place, value)?;
     let group = match fields.optional("group") {
         Some(_) => fields.u32("group")?,
@@ -103,12 +102,12 @@ fn tensors(top: &Fields<'_>) -> Result<Vec<PlacedTensor>, HeaderError> {
     list.map(|(index, value)| tensor(Place::Element("tensors", index), value)).collect()
 }
 
-fn tensor(place: Place, value: &Value) -> Result<PlacedTensor, HeaderError> {
+fn tensor(place: Place, value: &Json<'_>) -> Result<PlacedTensor, HeaderError> {
     let fields = Fields::of(place, value)?;
     let mut ne = [0; 4];
     let dimensions = fields.array("ne")?;
     if dimensions.len() > ne.len() {
-        return Err(wrong(fields.path("ne"), &fields.array("ne")?.len().into(), "a list of one to four dimensions"));
+        return Err(wrong(fields.path("ne"), dimensions.len(), "a list of one to four dimensions"));
     }
     for (index, dimension) in dimensions.iter().enumerate() {
         ne[index] = dimension.as_u64().ok_or_else(|| {
