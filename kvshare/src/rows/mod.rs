@@ -33,6 +33,7 @@ mod reader;
 mod state;
 #[cfg(test)]
 mod tests;
+mod tile;
 mod writer;
 
 pub use allocate::allocate;

@@ -1,10 +1,13 @@
 //! Writing rows of one plane.
 
+use std::ops::Range;
+
 use half::f16;
 
 use super::reader::{PIECE, PIECE_BYTES, bytes_of, check_stream, whole_rows};
+use super::tile::{self, Tile};
 use super::{Rows, RowsError};
-use crate::layout::{Plane, Row};
+use crate::layout::{Plane, Row, TensorType};
 use crate::map::MappedRegion;
 use crate::values::{ValuesError, encode_row, encode_row_f16, rotate};
 
@@ -53,12 +56,12 @@ impl<'a> RowsMut<'a> {
             let (offset, len) = self.plane.rows(self.stream, first, count)?;
             return Ok(self.region.view_mut(offset, len)?.copy_from(bytes)?);
         }
-        self.plane.check_positions(self.stream, first, count)?;
-        let row_bytes = self.plane.row_bytes() as usize;
-        for (position, row) in (first..).zip(bytes.chunks_exact(row_bytes)) {
-            self.write_strided(position, 0, row)?;
-        }
-        Ok(())
+        let (width, element_bytes) = (self.plane.width as usize, self.plane.tensor_type.block_bytes() as usize);
+        self.write_transposed(first, count, |row, channels, elements| {
+            let start = row * width + channels.start;
+            elements.copy_from_slice(&bytes[start * element_bytes..][..elements.len()]);
+            Ok(())
+        })
     }
 
     /// Writes rows of f32 from position `first` on, converted to the cache's type and rotated if the cache is.
@@ -87,6 +90,9 @@ impl<'a> RowsMut<'a> {
     /// A part of a row, or a position beyond the cache; nothing is written then.
     pub fn write_f16(&mut self, first: u64, values: &[f16]) -> Result<(), RowsError> {
         let (tensor_type, rotation) = (self.plane.tensor_type, self.rotation);
+        if tensor_type == TensorType::F16 && rotation == 0 && cfg!(target_endian = "little") {
+            return self.write_bytes(first, bytemuck::must_cast_slice(values));
+        }
         self.write_converted(first, values, |piece, bytes| {
             if rotation == 0 {
                 return encode_row_f16(tensor_type, piece, bytes);
@@ -108,26 +114,61 @@ impl<'a> RowsMut<'a> {
         encode: impl Fn(&[T], &mut [u8]) -> Result<(), ValuesError>,
     ) -> Result<(), RowsError> {
         let count = whole_rows("values", values.len(), self.plane.width)?;
-        let mut buffer = [0; PIECE_BYTES];
         if self.plane.transposed {
-            self.plane.check_positions(self.stream, first, count)?;
-            for (position, row) in (first..).zip(values.chunks_exact(self.plane.width as usize)) {
-                for (index, piece) in row.chunks(PIECE).enumerate() {
-                    let bytes = &mut buffer[..bytes_of(&self.plane, piece.len())];
-                    encode(piece, bytes)?;
-                    self.write_strided(position, (index * PIECE) as u64, bytes)?;
+            let width = self.plane.width as usize;
+            return self.write_transposed(first, count, |row, channels, bytes| {
+                Ok(encode(&values[row * width..][channels], bytes)?)
+            });
+        }
+        let (offset, len) = self.plane.rows(self.stream, first, count)?;
+        let mut view = self.region.view_mut(offset, len)?;
+        let mut buffer = Buffer::new();
+        let mut done = 0;
+        for piece in values.chunks(PIECE) {
+            let bytes = buffer.first(bytes_of(&self.plane, piece.len()));
+            encode(piece, bytes)?;
+            view.sub(done, bytes.len())?.copy_from(bytes)?;
+            done += bytes.len();
+        }
+        Ok(())
+    }
+
+    /// Writes `count` rows of a transposed plane from position `first` on. `encode` fills the bytes of some channels of a
+    /// row, of which it is told the number from 0.
+    fn write_transposed(
+        &mut self,
+        first: u64,
+        count: u64,
+        encode: impl Fn(usize, Range<usize>, &mut [u8]) -> Result<(), RowsError>,
+    ) -> Result<(), RowsError> {
+        self.plane.check_positions(self.stream, first, count)?;
+        let width = self.plane.width as usize;
+        let mut buffer = Buffer::new();
+        if count < tile::LEAST_ROWS || self.rotation != 0 {
+            for (row, position) in (first..first + count).enumerate() {
+                for start in (0..width).step_by(PIECE) {
+                    let channels = start..width.min(start + PIECE);
+                    let bytes = buffer.first(bytes_of(&self.plane, channels.len()));
+                    encode(row, channels, bytes)?;
+                    self.write_strided(position, start as u64, bytes)?;
                 }
             }
             return Ok(());
         }
-        let (offset, len) = self.plane.rows(self.stream, first, count)?;
-        let mut view = self.region.view_mut(offset, len)?;
-        let mut done = 0;
-        for piece in values.chunks(PIECE) {
-            let bytes = &mut buffer[..bytes_of(&self.plane, piece.len())];
-            encode(piece, bytes)?;
-            view.sub(done, bytes.len())?.copy_from(bytes)?;
-            done += bytes.len();
+        let mut tile = Tile::new(self.plane.tensor_type.block_bytes() as usize);
+        for start in (0..count as usize).step_by(tile::POSITIONS) {
+            let positions = (count as usize - start).min(tile::POSITIONS);
+            for channel in (0..width).step_by(tile::CHANNELS) {
+                let channels = channel..width.min(channel + tile::CHANNELS);
+                let bytes = buffer.first(bytes_of(&self.plane, channels.len()));
+                for position in 0..positions {
+                    encode(start + position, channels.clone(), bytes)?;
+                    tile.put(position, bytes);
+                }
+                for (index, channel) in channels.enumerate() {
+                    self.write_channel(channel as u64, first + start as u64, tile.channel(index, positions))?;
+                }
+            }
         }
         Ok(())
     }
@@ -148,5 +189,18 @@ impl<'a> RowsMut<'a> {
         let count = whole_rows("bytes", bytes.len(), self.plane.tensor_type.block_bytes())?;
         let (offset, len) = self.plane.channel(self.stream, channel, first, count)?;
         Ok(self.region.view_mut(offset, len)?.copy_from(bytes)?)
+    }
+}
+
+/// Room for [`PIECE`] elements of any type, aligned for each of them, so that they can be converted in place.
+struct Buffer([u32; PIECE_BYTES / 4]);
+
+impl Buffer {
+    const fn new() -> Self {
+        Self([0; PIECE_BYTES / 4])
+    }
+
+    fn first(&mut self, bytes: usize) -> &mut [u8] {
+        &mut bytemuck::must_cast_slice_mut(&mut self.0)[..bytes]
     }
 }

@@ -1,7 +1,7 @@
 //! The types that store one element a block: f32, f16 and bf16, little-endian.
 //!
-//! A row's bytes have no alignment, so the conversions of `half`, which use the processor's vector instructions, work
-//! on short pieces that lie on the stack. Lengths were checked by the caller.
+//! The conversions of `half` use the processor's vector instructions, and need aligned elements. A row whose bytes are not
+//! aligned passes through short pieces that lie on the stack. Lengths were checked by the caller.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -22,6 +22,12 @@ pub(super) fn decode_f32(row: &[u8], values: &mut [f32]) {
 }
 
 pub(super) fn encode_f16(values: &[f32], row: &mut [u8]) {
+    if cfg!(target_endian = "little")
+        && let Ok(narrow) = bytemuck::try_cast_slice_mut::<u8, f16>(row)
+    {
+        narrow.convert_from_f32_slice(values);
+        return;
+    }
     let mut narrow = [f16::ZERO; PIECE];
     for (piece, bytes) in values.chunks(PIECE).zip(row.chunks_mut(2 * PIECE)) {
         let narrow = &mut narrow[..piece.len()];
@@ -31,6 +37,12 @@ pub(super) fn encode_f16(values: &[f32], row: &mut [u8]) {
 }
 
 pub(super) fn decode_f16(row: &[u8], values: &mut [f32]) {
+    if cfg!(target_endian = "little")
+        && let Ok(narrow) = bytemuck::try_cast_slice::<u8, f16>(row)
+    {
+        narrow.convert_to_f32_slice(values);
+        return;
+    }
     let mut narrow = [f16::ZERO; PIECE];
     for (piece, bytes) in values.chunks_mut(PIECE).zip(row.chunks(2 * PIECE)) {
         let narrow = &mut narrow[..piece.len()];
