@@ -145,6 +145,7 @@ fn a_plane_is_addressed_only_the_way_it_lies() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "a whole vocabulary takes minutes; the tests below read files of the same form")]
 fn a_gguf_tells_its_geometry() {
     let file = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/../fake-exporter/model/kvshare-tiny.gguf")).unwrap();
     let metadata = GgufMetadata::read(&file[..]).unwrap();
