@@ -1,6 +1,4 @@
-//! The reference provider: CPU prefill of a GGUF on both routes, or the checker's function.
-//!
-//! It is a whole provider, made from [`kvshare::provider::run_with`] and this crate's model.
+//! The reference provider as a program: its command line, and which of its three prefills runs.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -13,6 +11,8 @@ use clap::Args;
 use kvshare::layout::{HeadSizes, LayerWidths, TensorType};
 use kvshare::provider::{Arguments, AssumedCache, AssumedLayers, Prefill, ProviderError, ResultLine, Route, run_with};
 
+use super::error::ReferenceProviderError;
+use super::via_backend::{self, Backend};
 use crate::cache_rows::CacheRows;
 use crate::checker;
 use crate::model::{EMBEDDED_GGUF, Model, Progress, most_likely};
@@ -59,6 +59,18 @@ pub struct ReferenceProviderArguments {
     /// File route: the decoder runs without flash attention and stores V by channel
     #[arg(long)]
     v_trans: bool,
+    /// File route: compute nothing, but have the backend prefill slot 0, save it to --out, and empty it
+    #[arg(long, conflicts_with = "checker")]
+    via_backend: bool,
+    /// With --via-backend: where the backend is
+    #[arg(long, value_name = "URL", env = "ONEBIT_HYBRID_BACKEND_URL")]
+    backend_url: Option<String>,
+    /// With --via-backend: the key that the backend demands
+    #[arg(long, value_name = "KEY", env = "LLAMA_API_KEY", hide_env_values = true)]
+    backend_key: Option<String>,
+    /// With --via-backend: how long one call to the backend may take
+    #[arg(long, value_name = "SECONDS", env = "ONEBIT_HYBRID_PREFILL_TIMEOUT_S", default_value = "600", value_parser = parse_seconds)]
+    backend_timeout: Duration,
 }
 
 /// Layers and widths of a cache.
@@ -78,11 +90,16 @@ fn parse_shape(text: &str) -> Result<Shape, String> {
     }
 }
 
+fn parse_seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|seconds| !seconds.is_zero()).ok_or_else(|| "it must be a number of seconds over 0".to_owned())
+}
+
 /// Runs the provider and prints its result line. Exit code 0: done, 1: failed, 2: misuse.
 pub fn run(arguments: ReferenceProviderArguments) -> ExitCode {
     let outcome = provide(arguments).and_then(|result| {
         let mut out = std::io::stdout().lock();
-        writeln!(out, "{result}").and_then(|()| out.flush()).map_err(ProviderError::Print)
+        Ok(writeln!(out, "{result}").and_then(|()| out.flush()).map_err(ProviderError::Print)?)
     });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -93,9 +110,15 @@ pub fn run(arguments: ReferenceProviderArguments) -> ExitCode {
     }
 }
 
-fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ProviderError> {
+fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ReferenceProviderError> {
     let fds = given.fds.as_deref().map(Arguments::parse_fds).transpose()?;
     let route = Route::of(given.out, given.layout, fds)?;
+    if given.via_backend {
+        let not_empty = |text: &String| !text.is_empty();
+        let url = given.backend_url.filter(not_empty).ok_or(ReferenceProviderError::NoAddress)?;
+        let backend = Backend { url, key: given.backend_key.filter(not_empty), limit: given.backend_timeout };
+        return via_backend::prefill(&backend, &given.tokens, route);
+    }
     let mut cache =
         AssumedCache { type_k: given.type_k, type_v: given.type_v, v_trans: given.v_trans, ..AssumedCache::default() };
     if given.checker {
@@ -112,7 +135,7 @@ fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ProviderErro
     let model = given.model.or_else(|| Some(embedded.as_ref()?.path().to_owned())).unwrap_or_default();
     let arguments = Arguments { tokens: given.tokens, model, elfs: given.elfs, route };
     let prefill = if given.checker { check_prefill } else { model_prefill };
-    run_with(arguments, &cache, prefill)
+    Ok(run_with(arguments, &cache, prefill)?)
 }
 
 /// The embedded model as a file, gone when dropped.
