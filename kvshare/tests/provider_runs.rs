@@ -87,6 +87,9 @@ fn a_provider_that_fails_is_quoted() {
     assert_eq!(run.log, ["no device"]);
     let failure = run.outcome.unwrap_err();
     assert_eq!(failure.to_string(), "the provider ended badly (exit status 3); it said: no device");
+    let talkative = self::run(&script("echo 'bad flag' >&2; echo >&2; echo usage >&2; echo 'see --help' >&2; exit 2"));
+    let words = "the provider ended badly (exit status 2); it said: bad flag … see --help";
+    assert_eq!(talkative.outcome.unwrap_err().to_string(), words);
     let killed = self::run(&script("kill -9 $$")).outcome.unwrap_err();
     assert!(matches!(killed, ProviderFailure::Failed { ending: Ending::Signal(9), .. }), "{killed}");
 }
@@ -104,8 +107,24 @@ fn a_provider_that_cannot_start_has_written_nothing() {
 }
 
 #[test]
+fn a_launcher_becomes_the_provider_and_a_provider_that_is_not_there_is_named_before() {
+    let mut provider = script(&format!(r#"echo "$MARK" >&2; {RESULT}"#));
+    provider.launcher = ["/usr/bin/env", "MARK=launched"].map(Into::into).to_vec();
+    let launched = run(&provider);
+    assert_eq!((launched.outcome.unwrap().result.argmax, launched.log), (7, vec!["launched".to_owned()]));
+    for (program, words) in
+        [("/no/such/provider", "/no/such/provider"), ("no-such-provider", "PATH"), ("/etc", "a directory")]
+    {
+        provider.program = program.into();
+        let failure = run(&provider).outcome.unwrap_err();
+        assert!(matches!(failure, ProviderFailure::Start(_)), "{failure}");
+        assert!(!failure.after_start() && failure.to_string().contains(words), "{failure}");
+    }
+}
+
+#[test]
 fn whoever_may_still_run_may_still_write() {
-    let failed = |ending| ProviderFailure::Failed { ending, last_words: None };
+    let failed = |ending| ProviderFailure::Failed { ending, said: None };
     let unwatched = |gone| {
         let source = std::io::Error::from_raw_os_error(libc::EMFILE);
         ProviderFailure::Start(SpawnError::Unwatched { program: "provider".into(), source, gone })

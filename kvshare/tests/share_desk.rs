@@ -1,5 +1,6 @@
 //! A proxy receives a decoder's share: whole and checked, or not at all, and with no descriptor left over.
 
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -19,8 +20,11 @@ fn directory() -> tempfile::TempDir {
     directory
 }
 
+/// More than anything here takes.
+const LONG: Duration = Duration::from_secs(20);
+
 fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(20)
+    Instant::now() + LONG
 }
 
 fn header() -> Header {
@@ -52,7 +56,7 @@ fn received_at(
     let desk = set_up(ShareDesk::open(directory.path()).unwrap());
     let path = desk.path().to_owned();
     let decoder = std::thread::spawn(move || decoder(&path));
-    let outcome = desk.receive(soon(), &Cancel::new().unwrap());
+    let outcome = desk.receive(soon(), LONG, &Cancel::new().unwrap());
     decoder.join().unwrap();
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "the socket is gone");
     outcome
@@ -147,14 +151,50 @@ fn a_decoder_that_dies_in_the_middle_is_an_error() {
 fn nobody_is_waited_for_longer_than_said() {
     let directory = directory();
     let desk = ShareDesk::open(directory.path()).unwrap();
-    let failure = desk.receive(Instant::now(), &Cancel::new().unwrap()).unwrap_err();
+    let failure = desk.receive(Instant::now(), LONG, &Cancel::new().unwrap()).unwrap_err();
     assert!(matches!(failure, ShareFailure::NobodyCame { .. }), "{failure}");
 
     let desk = ShareDesk::open(directory.path()).unwrap();
     let cancel = Cancel::new().unwrap();
     cancel.cancel();
-    let failure = desk.receive(soon(), &cancel).unwrap_err();
+    let failure = desk.receive(soon(), LONG, &cancel).unwrap_err();
     assert!(matches!(failure, ShareFailure::NobodyCame { reason: "cancelled" }), "{failure}");
+}
+
+/// A desk with a decoder that has sent half a message, and hangs up when it is dropped.
+fn half_a_message() -> (tempfile::TempDir, ShareDesk, std::os::unix::net::UnixStream) {
+    let directory = directory();
+    let desk = ShareDesk::open(directory.path()).unwrap();
+    let mut decoder = std::os::unix::net::UnixStream::connect(desk.path()).unwrap();
+    decoder.write_all(&100_u32.to_le_bytes()).unwrap();
+    decoder.write_all(b"{").unwrap();
+    (directory, desk, decoder)
+}
+
+#[test]
+fn a_message_has_a_limit_of_its_own() {
+    let (_directory, desk, _decoder) = half_a_message();
+    let failure = desk.receive(soon(), Duration::ZERO, &Cancel::new().unwrap()).unwrap_err();
+    assert!(matches!(failure, ShareFailure::Wire(WireError::Stalled { done: 5, expected: 104 })), "{failure}");
+}
+
+#[test]
+fn a_wait_in_the_middle_of_a_message_can_be_called_off() {
+    let (_directory, desk, _decoder) = half_a_message();
+    let cancel = Cancel::new().unwrap();
+    cancel.cancel();
+    let failure = desk.receive(soon(), LONG, &cancel).unwrap_err();
+    assert!(matches!(failure, ShareFailure::Wire(WireError::Stopped { done: 5, expected: 104 })), "{failure}");
+}
+
+#[test]
+fn a_message_that_came_whole_is_received_though_called_off() {
+    let directory = directory();
+    let desk = ShareDesk::open(directory.path()).unwrap();
+    send(desk.path(), &header().to_json(), &[memory("desk-late", 131_072).as_fd()]);
+    let cancel = Cancel::new().unwrap();
+    cancel.cancel();
+    assert_eq!(desk.receive(soon(), LONG, &cancel).unwrap().descriptors.len(), 1);
 }
 
 #[test]

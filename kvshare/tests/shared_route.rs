@@ -75,7 +75,7 @@ impl Decoder {
         let path = desk.path().to_owned();
         std::thread::scope(|scope| {
             scope.spawn(|| connect(&path, soon()).unwrap().send(text, &self.descriptors(), soon()).unwrap());
-            desk.receive(soon(), &Cancel::new().unwrap()).unwrap()
+            desk.receive(soon(), Duration::from_secs(20), &Cancel::new().unwrap()).unwrap()
         })
     }
 

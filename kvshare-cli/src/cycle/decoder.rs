@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 #[non_exhaustive]
 pub enum DecoderError {
     /// The call did not go through.
-    #[error("the decoder did not answer {call}: {source}")]
+    #[error("the decoder did not answer {call}: {}", with_causes(source))]
     Call {
         /// The path called.
         call: String,
@@ -37,6 +37,29 @@ pub enum DecoderError {
         /// What is wrong with it.
         problem: serde_json::Error,
     },
+}
+
+impl DecoderError {
+    /// Whether a refusal says that the decoder never shares: one of a stock llama-server, which knows no such action, or
+    /// of a decoder that cannot export.
+    pub fn never_shares(&self) -> bool {
+        match self {
+            Self::Refused { status, message, .. } => {
+                *status == StatusCode::NOT_IMPLEMENTED
+                    || *status == StatusCode::BAD_REQUEST && message.contains("Invalid action")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What a restore did.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Restored {
+    /// How many tokens the slot holds then.
+    pub tokens: u64,
+    /// How long the decoder took, by its own word.
+    pub took: Option<Duration>,
 }
 
 /// What a completion gave.
@@ -164,17 +187,37 @@ impl DecoderClient {
         self.post::<Value>("/slots/0?action=adopt", body).await.map(drop)
     }
 
-    /// Has the decoder read a state file of its slot directory; returns how many tokens the slot holds then.
+    /// Has the decoder read a state file of its slot directory.
     ///
     /// # Errors
     /// As for [`apply_template`](Self::apply_template).
-    pub async fn restore(&self, filename: &str) -> Result<u64, DecoderError> {
+    pub async fn restore(&self, filename: &str) -> Result<Restored, DecoderError> {
         #[derive(Deserialize)]
         struct Answer {
             n_restored: u64,
+            #[serde(default)]
+            timings: RestoreTimings,
+        }
+        #[derive(Default, Deserialize)]
+        struct RestoreTimings {
+            restore_ms: Option<f64>,
         }
         let body = json!({"filename": filename, "leave_one_token": true});
-        Ok(self.post::<Answer>("/slots/0?action=restore", body).await?.n_restored)
+        let answer: Answer = self.post("/slots/0?action=restore", body).await?;
+        let took = answer.timings.restore_ms.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok());
+        Ok(Restored { tokens: answer.n_restored, took })
+    }
+
+    /// Has the decoder write the slot into a state file of its slot directory; returns how many tokens it wrote.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn save(&self, filename: &str) -> Result<u64, DecoderError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            n_saved: u64,
+        }
+        Ok(self.post::<Answer>("/slots/0?action=save", json!({"filename": filename})).await?.n_saved)
     }
 
     /// Empties the slot.
@@ -223,4 +266,15 @@ fn message_in(body: &[u8]) -> String {
         Some(message) => message.to_owned(),
         None => String::from_utf8_lossy(body).chars().take(200).collect(),
     }
+}
+
+/// An error with its causes: reqwest's own words leave out what matters.
+pub(crate) fn with_causes(error: &reqwest::Error) -> String {
+    let mut words = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        words = format!("{words}: {error}");
+        cause = error.source();
+    }
+    words
 }

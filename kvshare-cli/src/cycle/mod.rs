@@ -1,7 +1,19 @@
 //! One handoff over HTTP: the calls to the decoder, around the library's desk and provider runner.
+//!
+//! [`lease`], [`cancellable`] and [`restore`] are the steps, which the proxy takes with its locks and counts in between;
+//! [`Cycle`] takes them one after the other.
 
+mod cancellable;
 mod decoder;
 mod handoff;
+mod lease;
+mod place;
+mod restore;
 
-pub use decoder::{Completion, DecoderClient, DecoderError, DefaultSettings, Props, Timings};
+pub use cancellable::cancellable;
+pub(crate) use decoder::with_causes;
+pub use decoder::{Completion, DecoderClient, DecoderError, DefaultSettings, Props, Restored, Timings};
 pub use handoff::{Cycle, CycleError, FileHandoff, SharedHandoff};
+pub use lease::{Lease, LeaseError, lease};
+pub use place::Place;
+pub use restore::{ReadBack, RestoreError, restore};

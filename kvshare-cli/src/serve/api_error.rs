@@ -32,6 +32,21 @@ impl ApiError {
         Self { status: StatusCode::UNAUTHORIZED, kind: "authentication_error", message: "Invalid API Key".to_owned() }
     }
 
+    /// The request would change the slot.
+    pub fn slots_are_ours() -> Self {
+        let message =
+            "slots are saved, restored, erased, shared and adopted by kvshare-cli serve alone; ask for completions, \
+                       or ask the backend itself while nobody else does"
+                .to_owned();
+        Self { status: StatusCode::FORBIDDEN, kind: "permission_error", message }
+    }
+
+    /// The request's target is no path.
+    pub fn no_path() -> Self {
+        let message = "the request's target is not a path; ask for one such as /v1/chat/completions".to_owned();
+        Self { status: StatusCode::BAD_REQUEST, kind: "invalid_request_error", message }
+    }
+
     /// The request's body is too long.
     pub fn too_long(most: usize) -> Self {
         let message = format!("the body is longer than {most} bytes, or broke off; send a shorter one");
@@ -48,6 +63,12 @@ impl ApiError {
 impl From<SlotBusy> for ApiError {
     fn from(busy: SlotBusy) -> Self {
         Self::unavailable(busy)
+    }
+}
+
+impl Display for ApiError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.message)
     }
 }
 

@@ -3,16 +3,15 @@
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvshare::fd::{Child, FdError, Program, Signal, SpawnError};
+use kvshare::fd::{Child, FdError, Program, Signal, SpawnError, check_program};
 use kvshare::handoff::{Cancel, Ending};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 
 use super::backend::{Backend, BackendState};
 use super::end_with_parent;
@@ -42,6 +41,8 @@ pub struct BackendCommand {
     pub flags: Vec<OsString>,
     /// The key it demands.
     pub api_key: Option<String>,
+    /// Whether it is to share its cache, which it learns from `ONEBIT_KV_SHARE`.
+    pub shares: bool,
 }
 
 /// Why a backend is not there.
@@ -54,6 +55,9 @@ pub enum BackendError {
     /// It ended.
     #[error("the backend ended ({0}); what it said stands above")]
     Ended(Ending),
+    /// It was ended: a provider that could not be may still write into its memory.
+    #[error("the backend was ended, since a provider that could not be may still write into its cache")]
+    Spoiled,
     /// No directory of `PATH` has it.
     #[error("no directory of PATH holds a program {}; install llama.cpp, or give the path with --backend", program.display())]
     NotFound {
@@ -90,22 +94,14 @@ impl BackendProcess {
     ) -> Result<Self, BackendError> {
         let port = free_port()?;
         let url = format!("http://127.0.0.1:{port}");
-        let (sender, receiver) = watch::channel(BackendState::Starting);
+        let health = format!("{url}/health");
+        let backend = Backend::ours(url)?;
         let (stop, runtime) = (Cancel::new()?, Handle::current());
-        let keeper = Keeper {
-            command,
-            port,
-            health: format!("{url}/health"),
-            http,
-            runtime,
-            sender,
-            stop: stop.clone(),
-            log,
-            metrics,
-        };
+        let keeper =
+            Keeper { command, port, health, http, runtime, backend: backend.clone(), stop: stop.clone(), log, metrics };
         // The kernel ends the backend with the thread that started it, so that thread must live as long as we do.
         let keeper = std::thread::Builder::new().name("backend".to_owned()).spawn(move || keeper.keep())?;
-        Ok(Self { backend: Backend::new(url, receiver), stop, keeper: Some(keeper) })
+        Ok(Self { backend, stop, keeper: Some(keeper) })
     }
 }
 
@@ -126,7 +122,7 @@ struct Keeper {
     health: String,
     http: reqwest::Client,
     runtime: Handle,
-    sender: watch::Sender<BackendState>,
+    backend: Backend,
     stop: Cancel,
     log: LogFormat,
     metrics: Arc<Metrics>,
@@ -139,20 +135,20 @@ impl Keeper {
         loop {
             let born = Instant::now();
             let Err(error) = self.live() else {
-                self.sender.send_replace(stopping());
+                self.backend.set(stopping());
                 return;
             };
-            has_served |= *self.sender.borrow() == BackendState::Up;
+            has_served |= self.backend.state() != BackendState::Starting;
             if !has_served {
                 // One that never served would not the second time either.
-                self.sender.send_replace(BackendState::Stopped(error.to_string()));
+                self.backend.set(BackendState::Stopped(error.to_string()));
                 return;
             }
             self.log.write(Event::Notice { words: &format_args!("{error}; it is started again") });
-            self.sender.send_replace(BackendState::Down(error.to_string()));
+            self.backend.set(BackendState::Down(error.to_string()));
             pause = if born.elapsed() >= LONG_LIFE { FIRST_PAUSE } else { (2 * pause).min(LONGEST_PAUSE) };
             if self.is_stopped_within(pause) {
-                self.sender.send_replace(stopping());
+                self.backend.set(stopping());
                 return;
             }
             self.metrics.backend_restarts.inc();
@@ -169,11 +165,15 @@ impl Keeper {
             }
             if !is_up && self.runtime.block_on(self.answers()) {
                 is_up = true;
-                self.sender.send_replace(BackendState::Up);
+                self.backend.set(BackendState::Up);
             }
             let limit = if is_up { None } else { Some(PROBE_EVERY) };
             if self.wait(Some(&child), limit)? {
                 return end(&mut child);
+            }
+            if self.backend.takes_restart() {
+                end(&mut child)?;
+                return Err(BackendError::Spoiled);
             }
         }
     }
@@ -183,10 +183,12 @@ impl Keeper {
         health.is_ok_and(|answer| answer.status().is_success())
     }
 
-    /// Waits for the child's end, for a request to stop, or for `limit`; says whether to stop.
+    /// Waits for the child's end, for a request to stop or to start it again, or for `limit`; says whether to stop.
     fn wait(&self, child: Option<&Child>, limit: Option<Duration>) -> Result<bool, BackendError> {
+        let restart = self.backend.restart().filter(|_| child.is_some());
+        let others = [child.map(|child| child.as_fd()), restart].into_iter().flatten();
         let mut sources = vec![PollFd::new(&self.stop, PollFlags::IN)];
-        sources.extend(child.map(|child| PollFd::from_borrowed_fd(child.as_fd(), PollFlags::IN)));
+        sources.extend(others.map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)));
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
         match poll(&mut sources, limit.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!sources[0].revents().is_empty()),
@@ -201,11 +203,15 @@ impl Keeper {
 
 impl BackendCommand {
     fn spawn(&self, port: u16) -> Result<Child, BackendError> {
-        // Becoming another program hides why that failed, so the usual reason is looked for first.
-        find(&self.program)?;
-        let mut program = Program::new(std::env::current_exe()?)
-            .arg(end_with_parent::COMMAND)
-            .arg(std::process::id().to_string())
+        // Becoming another program hides why that failed, so the usual reasons are looked for first.
+        check_program(&self.program).map_err(|error| match error {
+            SpawnError::NotInPath { program } => BackendError::NotFound { program },
+            error => error.into(),
+        })?;
+        // The proxy's own standard output is for its users.
+        let [us, command, parent] = end_with_parent::launcher();
+        let mut program = Program::new(us)
+            .args([command, "--quiet".into(), parent])
             .arg(&self.program)
             .arg("-m")
             .arg(&self.model)
@@ -215,22 +221,10 @@ impl BackendCommand {
         if let Some(key) = &self.api_key {
             program = program.env("LLAMA_API_KEY", key);
         }
+        if self.shares {
+            program = program.env("ONEBIT_KV_SHARE", "1");
+        }
         Ok(program.spawn()?)
-    }
-}
-
-fn find(program: &Path) -> Result<(), BackendError> {
-    let is_name = program.components().count() == 1 && !program.as_os_str().to_string_lossy().contains('/');
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_there = if is_name {
-        std::env::split_paths(&path).any(|place| place.join(program).is_file())
-    } else {
-        program.is_file()
-    };
-    match (is_there, is_name) {
-        (true, _) => Ok(()),
-        (false, true) => Err(BackendError::NotFound { program: program.to_owned() }),
-        (false, false) => Err(SpawnError::Missing { program: program.to_owned() }.into()),
     }
 }
 

@@ -1,7 +1,8 @@
 //! A program that ends when the one that started it does, however that ends.
 //!
 //! The kernel kills a process with its parent if it asks for that itself (prctl(2), `PR_SET_PDEATHSIG`), and keeps the
-//! wish through execve(2). So the proxy starts itself as this command, which asks and then becomes the backend.
+//! wish through execve(2), but for a program with another user's rights. So the proxy starts itself as this command, which
+//! asks and then becomes the backend or the provider. What that one starts itself is its own business.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -18,6 +19,9 @@ const NOT_STARTED: u8 = 127;
 /// Becomes a program that is killed when the process that started it ends
 #[derive(Debug, clap::Args)]
 pub struct EndWithParentArguments {
+    /// Send its standard output where its standard error goes
+    #[arg(long)]
+    quiet: bool,
     /// The process that must still be the parent
     parent: i32,
     /// The program
@@ -27,12 +31,19 @@ pub struct EndWithParentArguments {
     arguments: Vec<OsString>,
 }
 
-/// Becomes the program. Returns only where that fails. The program's standard output goes where its standard error does:
-/// the proxy's own output is for its users.
+/// This program as the one that becomes another, which the words after these name.
+///
+/// It is killed when the thread that starts it ends, which must therefore live as long.
+pub fn launcher() -> [OsString; 3] {
+    // Not by its path: another program may lie there by now, after an update.
+    ["/proc/self/exe".into(), COMMAND.into(), std::process::id().to_string().into()]
+}
+
+/// Becomes the program. Returns only where that fails.
 pub fn run(arguments: &EndWithParentArguments) -> ExitCode {
-    let EndWithParentArguments { parent, program, arguments } = arguments;
+    let EndWithParentArguments { quiet, parent, program, arguments } = arguments;
     let asked = set_parent_process_death_signal(Some(Signal::KILL))
-        .and_then(|()| rustix::stdio::dup2_stdout(rustix::stdio::stderr()));
+        .and_then(|()| if *quiet { rustix::stdio::dup2_stdout(rustix::stdio::stderr()) } else { Ok(()) });
     if let Err(errno) = asked {
         eprintln!("kvshare-cli: cannot prepare to start {}: {errno}", program.display());
         return ExitCode::from(NOT_STARTED);

@@ -6,44 +6,47 @@
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use axum::http::StatusCode;
-use kvshare::handoff::{Cancel, Destination, ProviderFailure, ProviderProgram, ProviderReport, RouteTimes};
+use kvshare::handoff::{HandoffFile, KnownCache, ProviderFailure, ProviderProgram, ProviderReport, RouteTimes};
 
-use super::delivery::{CountedShare, HandshakeError, lease};
+use super::backend::Backend;
 use super::log::{Event, LogFormat};
 use super::metrics::{Metrics, Outcome, Route, Stage};
 use super::progress::Listener;
 use super::prompt::{Ask, NoPrompt, Prompt};
 use super::provider_lock::{LockError, ProviderLock};
 use super::slot::Turn;
-use super::state_check::{KnownCache, StateCheckError};
-use crate::cycle::{DecoderClient, DecoderError};
-
-/// Numbers the state files of this process.
-static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
+use super::slot_directory::sweep;
+use super::visit::Visit;
+use crate::cycle::{
+    DecoderClient, DecoderError, Lease, LeaseError, Place, ReadBack, RestoreError, cancellable, lease, restore,
+};
 
 /// What handoffs need: the decoder, the provider, and the directory where they meet.
 #[derive(Debug)]
 pub struct Handoffs {
-    /// The decoder.
+    /// The backend, whose memory a provider can spoil.
+    pub backend: Backend,
+    /// The same as a decoder.
     pub decoder: DecoderClient,
+    /// How long it may take to begin sharing.
+    pub share_limit: Duration,
     /// The provider.
     pub provider: ProviderProgram,
     /// The file that is locked while it runs.
     pub lock: Option<PathBuf>,
     /// The decoder's slot directory.
     pub slot_directory: PathBuf,
-    /// What is known of its cache.
-    pub known: KnownCache,
+    /// Whether that is ours alone, and what a provider leaves there can be removed.
+    pub sweeps: bool,
+    /// What is known of the decoder's cache.
+    pub known: Arc<KnownCache>,
     /// Whether the shared route is on.
     pub shares: bool,
     /// Set once the decoder has said that it cannot share.
     pub cannot_share: AtomicBool,
-    /// Set once a provider could not be killed: it may write into the decoder's cache at any time.
-    pub quarantined: Arc<AtomicBool>,
     /// Where it is said what happens.
     pub log: LogFormat,
     /// Where it is counted.
@@ -82,7 +85,7 @@ pub enum NotHandedOver {
         /// The decoder's context.
         n_ctx: u64,
     },
-    /// The decoder did not template, tokenize, restore or adopt.
+    /// The decoder did not template, tokenize or adopt.
     #[error(transparent)]
     Decoder(#[from] DecoderError),
     /// The provider's device stayed locked.
@@ -91,23 +94,25 @@ pub enum NotHandedOver {
     /// The provider.
     #[error(transparent)]
     Provider(#[from] ProviderFailure),
-    /// Its state file.
+    /// Its state file, or the decoder reading it.
     #[error(transparent)]
-    StateFile(#[from] StateCheckError),
-    /// The decoder read less than the file holds.
-    #[error("the decoder restored {restored} tokens of {expected}")]
-    Restored {
-        /// What it restored.
-        restored: u64,
-        /// What the file holds.
-        expected: usize,
-    },
+    Restore(#[from] RestoreError),
     /// The system.
     #[error("the handoff could not be run: {0}")]
     System(#[from] std::io::Error),
 }
 
 impl NotHandedOver {
+    /// Whether the decoder may be unable to take the request itself: it was silent, or its memory is not its own.
+    pub fn doubts_decoder(&self) -> bool {
+        match self {
+            Self::Decoder(DecoderError::Call { .. }) => true,
+            Self::Restore(RestoreError::Decoder(DecoderError::Call { .. })) => true,
+            Self::Provider(failure) => failure.may_still_write(),
+            _ => false,
+        }
+    }
+
     /// How it is counted.
     pub fn outcome(&self) -> Outcome {
         match self {
@@ -117,22 +122,20 @@ impl NotHandedOver {
     }
 }
 
-/// Cancels when it is dropped: with the request whose client has gone.
-struct CancelOnDrop(Cancel);
-
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
-    }
-}
-
 impl Handoffs {
     /// Hands over the prompt of a request whose whole body is `body`. Dropping the future stops the provider; `turn` is
-    /// kept until that is gone.
+    /// kept until that is gone. `visit` is told how far it is.
     ///
     /// # Errors
     /// [`NotHandedOver`] says why; the request is to be forwarded as it came.
-    pub async fn hand_over(&self, ask: &Ask, body: &[u8], turn: &Arc<Turn>) -> Result<HandedOver, NotHandedOver> {
+    pub async fn hand_over(
+        &self,
+        ask: &Ask,
+        body: &[u8],
+        turn: &Arc<Turn>,
+        visit: &Visit,
+    ) -> Result<HandedOver, NotHandedOver> {
+        visit.now("its prompt was tokenized");
         let tokens = self.tokens(&ask.prompt, body).await?;
         let prompt_tokens = tokens.len();
         if prompt_tokens < 2 {
@@ -142,7 +145,7 @@ impl Handoffs {
             return Err(NotHandedOver::TooLong { tokens: prompt_tokens, n_ctx });
         }
         let tokens: Arc<[i32]> = tokens[..prompt_tokens - 1].into();
-        let (route, prefill) = self.route(tokens, turn).await?;
+        let (route, prefill) = self.route(tokens, turn, visit).await?;
         self.metrics.time(Stage::Prefill, prefill);
         Ok(HandedOver { prompt_tokens, route, prefill })
     }
@@ -158,24 +161,30 @@ impl Handoffs {
         }
     }
 
-    async fn route(&self, tokens: Arc<[i32]>, turn: &Arc<Turn>) -> Result<(RouteTimes, Duration), NotHandedOver> {
+    async fn route(
+        &self,
+        tokens: Arc<[i32]>,
+        turn: &Arc<Turn>,
+        visit: &Visit,
+    ) -> Result<(RouteTimes, Duration), NotHandedOver> {
         if self.shares && !self.cannot_share.load(Ordering::Relaxed) {
+            visit.now("the backend's cache was shared");
             let asked = Instant::now();
-            match lease(&self.decoder, &self.slot_directory, &self.metrics).await {
-                Ok((share, share_id)) => {
+            match lease(&self.decoder, &self.slot_directory, self.share_limit).await {
+                Ok(lease) => {
                     let took = asked.elapsed();
                     self.metrics.time(Stage::Share, took);
-                    return self.fill_and_adopt(share, share_id, took, tokens, turn).await;
+                    return self.fill_and_adopt(lease, took, tokens, turn, visit).await;
                 }
                 // It is gone, and the other route leads to it, too.
-                Err(HandshakeError::Decoder(error @ DecoderError::Call { .. })) => return Err(error.into()),
+                Err(LeaseError::Decoder(error @ DecoderError::Call { .. })) => return Err(error.into()),
                 Err(reason) => self.note_fall_back(&reason),
             }
         }
-        self.write_and_restore(tokens, turn).await
+        self.write_and_restore(tokens, turn, visit).await
     }
 
-    fn note_fall_back(&self, reason: &HandshakeError) {
+    fn note_fall_back(&self, reason: &LeaseError) {
         self.metrics.count(Route::Shared, Outcome::FellBack);
         if reason.is_for_good() {
             self.cannot_share.store(true, Ordering::Relaxed);
@@ -187,14 +196,15 @@ impl Handoffs {
 
     async fn fill_and_adopt(
         &self,
-        share: CountedShare,
-        share_id: u64,
+        Lease { share, share_id }: Lease,
         took: Duration,
         tokens: Arc<[i32]>,
         turn: &Arc<Turn>,
+        visit: &Visit,
     ) -> Result<(RouteTimes, Duration), NotHandedOver> {
         let bytes = share.header.bytes();
-        let report = self.provide(Arc::clone(&tokens), Place::Shared(share), turn).await?;
+        let report = self.provide(Arc::clone(&tokens), Place::Shared(share), turn, visit).await?;
+        visit.now("its cells were adopted");
         let adopting = Instant::now();
         self.decoder.adopt(&tokens, share_id).await?;
         let adopt = adopting.elapsed();
@@ -207,33 +217,15 @@ impl Handoffs {
         &self,
         tokens: Arc<[i32]>,
         turn: &Arc<Turn>,
+        visit: &Visit,
     ) -> Result<(RouteTimes, Duration), NotHandedOver> {
-        let number = NEXT_FILE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvshare-{}-{number}.bin", std::process::id());
-        let file = Arc::new(StateFileOfOurs { path: self.slot_directory.join(&name), name });
-        let report = self.provide(Arc::clone(&tokens), Place::File(Arc::clone(&file)), turn).await?;
-        let restoring = Instant::now();
-        let bytes = {
-            let (known, tokens, file) = (self.known, Arc::clone(&tokens), Arc::clone(&file));
-            blocking(move || known.check(&file.path, &tokens)).await??
-        };
-        self.restore(&file.name, tokens.len()).await?;
-        let restore = restoring.elapsed();
-        self.metrics.time(Stage::Restore, restore);
+        let file = Arc::new(HandoffFile::new(&self.slot_directory));
+        let report = self.provide(Arc::clone(&tokens), Place::File(Arc::clone(&file)), turn, visit).await?;
+        visit.now("its state file was restored");
+        let ReadBack { bytes, took } = restore(&self.decoder, &file, &tokens, &self.known).await?;
+        self.metrics.time(Stage::Restore, took);
         self.metrics.bytes_copied.inc_by(bytes);
-        Ok((RouteTimes::File { restore, fell_back: self.shares }, report.prefill()))
-    }
-
-    async fn restore(&self, name: &str, expected: usize) -> Result<(), NotHandedOver> {
-        let failure = match self.decoder.restore(name).await {
-            Ok(restored) if restored == expected as u64 => return Ok(()),
-            Ok(restored) => NotHandedOver::Restored { restored, expected },
-            Err(error) => error.into(),
-        };
-        // A restore that failed can leave the slot broken (ggml-org/llama.cpp#27068). If this fails, too, the backend is
-        // in such a state that forwarding the request will say more.
-        let _ = self.decoder.erase().await;
-        Err(failure)
+        Ok((RouteTimes::File { restore: took, fell_back: self.shares }, report.prefill()))
     }
 
     /// Runs the provider on a thread that may block, and that keeps what it needs until the provider is gone.
@@ -242,65 +234,40 @@ impl Handoffs {
         tokens: Arc<[i32]>,
         place: Place,
         turn: &Arc<Turn>,
+        visit: &Visit,
     ) -> Result<ProviderReport, NotHandedOver> {
-        let cancel = Cancel::new()?;
-        let _cancelled_with_us = CancelOnDrop(cancel.clone());
-        let (provider, directory, log) = (self.provider.clone(), self.slot_directory.clone(), self.log);
-        let (lock, turn, quarantined) = (self.lock.clone(), Arc::clone(turn), Arc::clone(&self.quarantined));
-        blocking(move || {
-            let _turn = turn;
+        visit.now("the provider ran");
+        let descriptors = match &place {
+            Place::Shared(share) => Some(self.metrics.descriptors(share.descriptors.len())),
+            Place::File(_) => None,
+        };
+        let (provider, directory, sweeps) = (self.provider.clone(), self.slot_directory.clone(), self.sweeps);
+        let (lock, backend, log, turn) = (self.lock.clone(), self.backend.clone(), self.log, Arc::clone(turn));
+        cancellable(move |cancel| {
+            let _kept = (turn, descriptors);
             let limit = Instant::now() + provider.time_limit;
             let _lock = lock.as_deref().map(|path| ProviderLock::take(path, limit, cancel.as_fd())).transpose()?;
-            let destination = match &place {
-                Place::Shared(share) => Destination::Shared(share),
-                Place::File(file) => Destination::File { name: &file.name },
-            };
             let listener = Listener::new(log);
-            let report = provider.run(&tokens, destination, &directory, Some(&cancel), &mut |line| listener.hear(line));
+            let mut hear = |line: &str| listener.hear(line);
+            let report = provider.run(&tokens, place.destination(), &directory, Some(cancel), &mut hear);
+            // Here and not where the report is awaited: the request's client may have gone by now.
             if let (Err(failure), Place::Shared(_)) = (&report, &place)
                 && failure.may_still_write()
+                && let Some(words) = backend.quarantine()
             {
-                // Said here and not where the report is awaited: the request's client may have gone by now.
-                quarantined.store(true, Ordering::Relaxed);
+                log.write(Event::Notice { words: &words });
+            }
+            if sweeps {
+                sweep(
+                    &directory,
+                    match &place {
+                        Place::Shared(_) => None,
+                        Place::File(file) => Some(file.name()),
+                    },
+                );
             }
             Ok(report?)
         })
         .await?
-    }
-}
-
-/// Where the provider's rows go, with what must live as long as it does.
-enum Place {
-    Shared(CountedShare),
-    File(Arc<StateFileOfOurs>),
-}
-
-/// A state file in the slot directory. It is removed when this is dropped, whatever happens.
-struct StateFileOfOurs {
-    name: String,
-    path: PathBuf,
-}
-
-impl Drop for StateFileOfOurs {
-    fn drop(&mut self) {
-        // It is not there if the provider failed.
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-/// Runs `work` on a thread that may block.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)
-}
-
-/// Whether a refusal says that the decoder never shares: one of a stock llama-server, which knows no such action, or of a
-/// decoder that cannot export.
-pub(super) fn never_shares(error: &DecoderError) -> bool {
-    match error {
-        DecoderError::Refused { status, message, .. } => {
-            *status == StatusCode::NOT_IMPLEMENTED
-                || *status == StatusCode::BAD_REQUEST && message.contains("Invalid action")
-        }
-        _ => false,
     }
 }

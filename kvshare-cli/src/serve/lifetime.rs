@@ -1,29 +1,31 @@
 //! The server's life: what is set up before the first request, and in which order it goes.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
-use kvshare::handoff::ProviderProgram;
+use kvshare::handoff::{KnownCache, ProviderProgram};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
 use super::arguments::ServeArguments;
-use super::backend::{Backend, BackendGone, BackendState};
+use super::backend::{Backend, BackendGone};
 use super::backend_process::{BackendCommand, BackendError, BackendProcess};
+use super::end_with_parent;
 use super::handoff::Handoffs;
+use super::known_cache;
 use super::log::{Event, LogFormat};
 use super::metrics::Metrics;
 use super::proxy::{Proxy, router};
 use super::refusals::RefusedFlag;
 use super::slot::Slot;
 use super::slot_directory::SlotDirectory;
-use super::state_check::KnownCache;
-use crate::cycle::{DecoderClient, DecoderError};
+use crate::cycle::{DecoderClient, DecoderError, Props};
 use crate::output::{Failure, print};
 
 /// How long a backend may take to load its model.
@@ -180,8 +182,7 @@ fn backend(
     metrics: &Arc<Metrics>,
 ) -> Result<(Backend, Option<BackendProcess>), ServeError> {
     if let Some(url) = &arguments.backend_url {
-        let (_, state) = watch::channel(BackendState::Up);
-        return Ok((Backend::new(url.trim_end_matches('/').to_owned(), state), None));
+        return Ok((Backend::of_others(url.trim_end_matches('/').to_owned()), None));
     }
     let command = BackendCommand {
         program: arguments.backend.clone(),
@@ -189,6 +190,7 @@ fn backend(
         slot_directory: directory.path().to_owned(),
         flags: arguments.backend_flags.clone(),
         api_key: arguments.api_key().map(ToOwned::to_owned),
+        shares: arguments.shares(),
     };
     let process = BackendProcess::start(command, http.clone(), arguments.log_format, Arc::clone(metrics))?;
     Ok((process.backend.clone(), Some(process)))
@@ -209,28 +211,20 @@ async fn proxy(
         Some(_) if props.total_slots != 1 => {
             return Err(ServeError::SeveralSlots { url: backend.url, slots: props.total_slots });
         }
-        Some(program) => {
-            let mut provider = ProviderProgram::new(program, &arguments.model);
-            provider.elfs = arguments.elfs();
-            provider.time_limit = arguments.prefill_timeout();
-            provider.environment = vec![("ONEBIT_HYBRID_BACKEND_URL".into(), backend.url.clone().into())];
-            let known = match arguments.backend_url {
-                Some(_) => KnownCache::default(),
-                None => KnownCache::of_backend(&arguments.backend_flags),
-            };
-            Some(Handoffs {
-                decoder,
-                provider,
-                lock: arguments.provider_lock.clone(),
-                slot_directory: directory.path().to_owned(),
-                known: KnownCache { n_ctx: Some(props.default_generation_settings.n_ctx), ..known },
-                shares: arguments.shares(),
-                cannot_share: AtomicBool::new(false),
-                quarantined: Arc::default(),
-                log: arguments.log_format,
-                metrics: Arc::clone(&metrics),
-            })
-        }
+        Some(program) => Some(Handoffs {
+            backend: backend.clone(),
+            share_limit: arguments.timeout,
+            provider: provider(arguments, program, &backend.url),
+            lock: arguments.provider_lock.clone(),
+            slot_directory: directory.path().to_owned(),
+            sweeps: directory.is_ours(),
+            known: Arc::new(known_cache(arguments, directory, &decoder, &props).await),
+            decoder,
+            shares: arguments.shares(),
+            cannot_share: AtomicBool::new(false),
+            log: arguments.log_format,
+            metrics: Arc::clone(&metrics),
+        }),
     };
     Ok(Proxy {
         backend,
@@ -246,6 +240,36 @@ async fn proxy(
     })
 }
 
+fn provider(arguments: &ServeArguments, program: PathBuf, backend_url: &str) -> ProviderProgram {
+    let mut provider = ProviderProgram::new(program, &arguments.model);
+    provider.launcher = end_with_parent::launcher().to_vec();
+    provider.elfs = arguments.elfs();
+    provider.time_limit = arguments.prefill_timeout();
+    provider.environment = vec![("ONEBIT_HYBRID_BACKEND_URL".into(), backend_url.into())];
+    // One that asks the backend needs the key, wherever we have it from.
+    provider.environment.extend(arguments.api_key().map(|key| ("LLAMA_API_KEY".into(), key.into())));
+    provider
+}
+
+/// What can be known of the backend's cache, from its own word, its flags, and a file that it saves.
+async fn known_cache(
+    arguments: &ServeArguments,
+    directory: &SlotDirectory,
+    decoder: &DecoderClient,
+    props: &Props,
+) -> KnownCache {
+    let of_flags = match arguments.backend_url {
+        Some(_) => KnownCache::default(),
+        None => known_cache::of_flags(&arguments.backend_flags),
+    };
+    let mut known = KnownCache { n_ctx: Some(props.default_generation_settings.n_ctx), ..of_flags };
+    if let Err(error) = known_cache::learn(&mut known, decoder, directory.path()).await {
+        let words = format_args!("{error}; state files are checked against less of the backend's cache");
+        arguments.log_format.write(Event::Notice { words: &words });
+    }
+    known
+}
+
 fn announce(arguments: &ServeArguments, address: SocketAddr) -> Result<(), ServeError> {
     let log: LogFormat = arguments.log_format;
     if arguments.provider().is_none() {
@@ -254,8 +278,8 @@ fn announce(arguments: &ServeArguments, address: SocketAddr) -> Result<(), Serve
         log.write(Event::Notice { words: &words });
     }
     if !address.ip().is_loopback() {
-        let words =
-            format_args!("warning: {address} can be reached by other machines; anybody there can use the model");
+        let who = if arguments.api_key().is_some() { "whoever has the key" } else { "anybody there" };
+        let words = format_args!("warning: {address} can be reached by other machines; {who} can use the model");
         log.write(Event::Notice { words: &words });
     }
     Ok(print(&format!("listening on http://{address}"))?)

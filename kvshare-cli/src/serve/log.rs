@@ -42,6 +42,11 @@ pub enum Event<'a> {
         /// Prompt tokens it evaluated all the same.
         evaluated: u64,
     },
+    /// A client did not wait for its answer.
+    ClientLeft {
+        /// What happened meanwhile, as it follows "while".
+        doing: &'a str,
+    },
     /// A line of the provider's.
     Provider {
         /// The line.
@@ -80,6 +85,7 @@ impl fmt::Display for Event<'_> {
                 formatter,
                 "hybrid: warning: the handoff was wasted: the backend evaluated {evaluated} prompt tokens instead of 1"
             ),
+            Self::ClientLeft { doing } => write!(formatter, "hybrid: the client left while {doing}"),
             Self::Provider { line } => write!(formatter, "provider: {line}"),
             Self::Notice { words } => write!(formatter, "serve: {words}"),
         }
@@ -94,6 +100,7 @@ impl Event<'_> {
             Self::FellBack { reason } => ("fell_back", json!({"reason": reason.to_string()})),
             Self::NoSharing { reason } => ("no_sharing", json!({"reason": reason.to_string()})),
             Self::Wasted { evaluated } => ("wasted", json!({"evaluated": evaluated})),
+            Self::ClientLeft { doing } => ("client_left", json!({"while": doing})),
             Self::Provider { line } => ("provider", json!({"line": line})),
             Self::Notice { .. } => ("notice", json!({})),
         };

@@ -112,10 +112,8 @@ pub struct Metrics {
     pub bytes_shared: Counter,
     /// Bytes of the state files handed over.
     pub bytes_copied: Counter,
-    /// Descriptors that came from the backend.
-    pub descriptors_received: Counter,
-    /// Those of them that were closed again.
-    pub descriptors_closed: Counter,
+    descriptors_received: Counter,
+    descriptors_closed: Counter,
     /// How often the backend was started again.
     pub backend_restarts: Counter,
     waiting: Gauge<u64, AtomicU64>,
@@ -161,6 +159,13 @@ impl Metrics {
         })
     }
 
+    /// Counts `number` descriptors that the backend sent, and counts them again when what this returns is dropped, which
+    /// is to be when they are closed.
+    pub fn descriptors(self: &Arc<Self>, number: usize) -> DescriptorCount {
+        self.descriptors_received.inc_by(number as u64);
+        DescriptorCount { metrics: Arc::clone(self), number: number as u64 }
+    }
+
     /// Counts a request.
     pub fn count(&self, route: Route, outcome: Outcome) {
         self.handoffs.get_or_create(&HandoffLabels { route: route.name(), outcome: outcome.name() }).inc();
@@ -178,6 +183,19 @@ impl Metrics {
         // Writing to a String fails only where an encoder does, and then what was written is still right.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
         text
+    }
+}
+
+/// Descriptors that are open.
+#[derive(Debug)]
+pub struct DescriptorCount {
+    metrics: Arc<Metrics>,
+    number: u64,
+}
+
+impl Drop for DescriptorCount {
+    fn drop(&mut self) {
+        self.metrics.descriptors_closed.inc_by(self.number);
     }
 }
 

@@ -1,7 +1,6 @@
 //! The server: which requests are handed over, which wait for the slot, and which just pass.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -23,6 +22,7 @@ use super::prompt::{Ask, Endpoint};
 use super::relay::{Answer, Call, NoAnswer};
 use super::slot::{Slot, SlotBusy, Turn};
 use super::timings::{StreamReader, evaluated_in};
+use super::visit::Visit;
 
 /// How long a request waits for a backend that is being started again.
 const RESTART_LIMIT: Duration = Duration::from_secs(30);
@@ -95,18 +95,51 @@ async fn relay(State(proxy): State<Arc<Proxy>>, request: Request) -> Result<Resp
     if !is_public(request.method(), request.uri().path()) {
         proxy.check_key(request.headers())?;
     }
-    let endpoint = Endpoint::at(request.uri().path());
     let call = proxy.read(request).await?;
-    proxy.backend.is_up(RESTART_LIMIT).await.map_err(ApiError::unavailable)?;
-    match (&proxy.handoffs, endpoint) {
-        (Some(handoffs), Some(endpoint)) if call.method == Method::POST => {
-            proxy.complete(handoffs, endpoint, call).await
-        }
-        (Some(_), _) if uses_slot(&call) => {
+    let path = call.path(&proxy.backend.url).ok_or_else(ApiError::no_path)?;
+    let Some(handoffs) = &proxy.handoffs else {
+        proxy.backend_is_up().await?;
+        return Ok(proxy.send(call).await?.response(|_| {}));
+    };
+    match Use::of(&call.method, &path) {
+        Use::Completion(endpoint) => proxy.complete(handoffs, endpoint, call).await,
+        Use::Slot => {
             let _turn = proxy.turn().await?;
             Ok(proxy.send(call).await?.response(|_| {}))
         }
-        _ => Ok(proxy.send(call).await?.response(|_| {})),
+        Use::OfSlotsThemselves => Err(ApiError::slots_are_ours()),
+        Use::None => {
+            proxy.backend_is_up().await?;
+            Ok(proxy.send(call).await?.response(|_| {}))
+        }
+    }
+}
+
+/// What a request has to do with the backend's slot while there are handoffs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    /// Nothing.
+    None,
+    /// It may evaluate in the slot, and so must not come between a handoff and its request.
+    Slot,
+    /// It is a completion that may be handed over.
+    Completion(Endpoint),
+    /// It saves, restores, shares, adopts or erases behind our back.
+    OfSlotsThemselves,
+}
+
+impl Use {
+    fn of(method: &Method, path: &str) -> Self {
+        let first = path.split('/').find(|part| !part.is_empty());
+        if first == Some("slots") && method != Method::GET && method != Method::HEAD {
+            return Self::OfSlotsThemselves;
+        }
+        match Endpoint::at(path) {
+            _ if method != Method::POST => Self::None,
+            Some(endpoint) => Self::Completion(endpoint),
+            None if matches!(path, "/tokenize" | "/detokenize" | "/apply-template") => Self::None,
+            None => Self::Slot,
+        }
     }
 }
 
@@ -129,28 +162,36 @@ impl Proxy {
 
     /// A completion, with its handoff if it can have one.
     async fn complete(&self, handoffs: &Handoffs, endpoint: Endpoint, call: Call) -> Result<Response, ApiError> {
-        let turn = Arc::new(self.turn().await?);
-        if handoffs.quarantined.load(Ordering::Relaxed) {
-            return Err(ApiError::unavailable(
-                "a provider that could not be killed may still write into the backend's cache; start kvshare-cli serve \
-                 and its backend again",
-            ));
+        let visit = Visit::begin(self.log, self.stopping.subscribe());
+        match self.complete_for(&visit, handoffs, endpoint, call).await {
+            Ok((answer, route)) => Ok(self.respond(answer, route, visit)),
+            Err(error) => {
+                visit.end();
+                Err(error)
+            }
         }
+    }
+
+    /// The backend's answer from its first byte on, and by which route the prompt's cache came.
+    async fn complete_for(
+        &self,
+        visit: &Visit,
+        handoffs: &Handoffs,
+        endpoint: Endpoint,
+        call: Call,
+    ) -> Result<(Answer, Route), ApiError> {
+        let turn = Arc::new(self.turn().await?);
         let started = Instant::now();
         let mut stopping = self.stopping.subscribe();
         let outcome = tokio::select! {
-            outcome = hand_over(handoffs, endpoint, &call.body, &turn) => outcome,
+            outcome = hand_over(handoffs, endpoint, &call.body, &turn, visit) => outcome,
             _ = stopping.wait_for(|stopping| *stopping) => return Err(SlotBusy::Stopping.into()),
         };
-        let (call, handed_over) = match outcome {
-            Ok((body, handed_over)) => (Call { body, ..call }, Some(handed_over)),
-            Err(reason) => {
-                self.metrics.count(Route::None, reason.outcome());
-                self.log.write(Event::Forwarded { reason: &reason });
-                (call, None)
-            }
+        visit.now("the backend evaluated its prompt");
+        let (answer, handed_over) = match outcome {
+            Ok((body, handed_over)) => (self.send(Call { body, ..call }).await?, Some(handed_over)),
+            Err(reason) => (self.forward(call, &reason).await?, None),
         };
-        let answer = self.send(call).await?;
         // The backend has begun: whatever comes next waits for its slot there.
         drop(turn);
         let first_byte = started.elapsed();
@@ -160,29 +201,64 @@ impl Proxy {
             self.log.write(Event::HandedOver(&Report { prompt_tokens, route, prefill, first_byte }));
         }
         let route = route_name(handed_over.map(|handed_over| handed_over.route));
-        self.answer(answer, route).await
+        Ok((self.labelled(answer, route).await?, route))
     }
 
-    /// The answer for the client, with what is known of its handoff.
-    async fn answer(&self, mut answer: Answer, route: Route) -> Result<Response, ApiError> {
-        let verdict = Verdict { route, log: self.log, metrics: Arc::clone(&self.metrics) };
+    /// Sends a request as it came, and says why.
+    async fn forward(&self, call: Call, reason: &NotHandedOver) -> Result<Answer, ApiError> {
+        self.metrics.count(Route::None, reason.outcome());
+        // Where it is not certain that the backend can, what becomes of the request is said in the same line.
+        let says_later = reason.doubts_decoder();
+        if !says_later {
+            self.log.write(Event::Forwarded { reason });
+        }
+        let sent = async {
+            // Its memory may have been spoiled meanwhile.
+            self.backend_is_up().await?;
+            call.send(&self.http, &self.backend.url).await.map_err(ApiError::bad_gateway)
+        };
+        let sent = sent.await;
+        match &sent {
+            Ok(_) if says_later => self.log.write(Event::Forwarded { reason }),
+            Ok(_) => {}
+            Err(error) if says_later => {
+                let words = format_args!("{reason}, and the request could not be forwarded: {error}");
+                self.log.write(Event::Notice { words: &words });
+            }
+            Err(error) => self.log.write(Event::Notice { words: error }),
+        }
+        sent
+    }
+
+    /// An answer that says in a header what is known of its handoff. It is held back for its end if that is near.
+    async fn labelled(&self, mut answer: Answer, route: Route) -> Result<Answer, ApiError> {
         let mut header = route.name().to_owned();
         let held = if answer.is_json() {
-            answer.whole_within(MAX_HELD_REPLY).await.map_err(ApiError::bad_gateway)?
+            answer.whole_within(MAX_HELD_REPLY).await.map_err(|error| self.bad_gateway(error))?
         } else {
             None
         };
         if let Some(evaluated) = held.as_deref().and_then(evaluated_in) {
             header = format!("{header}; evaluated={evaluated}");
-            verdict.note(evaluated);
+            self.verdict(route).note(evaluated);
         }
         if let Ok(value) = HeaderValue::try_from(header) {
             answer.headers.insert(HANDOFF_HEADER, value);
         }
+        Ok(answer)
+    }
+
+    /// The answer for the client. A stream is read as it passes.
+    fn respond(&self, answer: Answer, route: Route, visit: Visit) -> Response {
+        visit.now("its answer was relayed");
+        let (verdict, log) = (self.verdict(route), self.log);
         let mut reader = answer.is_stream().then(StreamReader::default);
-        let log = self.log;
-        Ok(answer.response(move |piece| match piece {
-            Ok(bytes) => {
+        // An answer of known length is not asked for its end.
+        if !answer.is_open_ended() {
+            visit.end();
+        }
+        answer.response(move |piece| match piece {
+            Some(Ok(bytes)) => {
                 let Some(stream) = &mut reader else { return };
                 stream.take(bytes);
                 if let Some(evaluated) = stream.evaluated() {
@@ -190,24 +266,39 @@ impl Proxy {
                     reader = None;
                 }
             }
-            Err(error) => {
-                log.write(Event::Notice { words: &format_args!("the backend broke off its answer: {error}") })
+            Some(Err(error)) => {
+                visit.end();
+                log.write(Event::Notice { words: &format_args!("the backend broke off its answer: {error}") });
             }
-        }))
+            None => visit.end(),
+        })
     }
 
+    fn verdict(&self, route: Route) -> Verdict {
+        Verdict { route, log: self.log, metrics: Arc::clone(&self.metrics) }
+    }
+
+    /// Waits for the slot, and for a backend that may be used.
     async fn turn(&self) -> Result<Turn, ApiError> {
         let asked = Instant::now();
         let turn = self.slot.turn(self.timeout).await?;
         self.metrics.time(Stage::Queue, asked.elapsed());
+        self.backend_is_up().await?;
         Ok(turn)
     }
 
+    async fn backend_is_up(&self) -> Result<(), ApiError> {
+        self.backend.is_up(RESTART_LIMIT).await.map_err(ApiError::unavailable)
+    }
+
     async fn send(&self, call: Call) -> Result<Answer, ApiError> {
-        call.send(&self.http, &self.backend.url).await.map_err(|error| {
-            self.log.write(Event::Notice { words: &error });
-            ApiError::bad_gateway(error)
-        })
+        call.send(&self.http, &self.backend.url).await.map_err(|error| self.bad_gateway(error))
+    }
+
+    /// Says that the backend failed, and is the answer that says so.
+    fn bad_gateway(&self, error: NoAnswer) -> ApiError {
+        self.log.write(Event::Notice { words: &error });
+        ApiError::bad_gateway(error)
     }
 
     async fn read(&self, request: Request) -> Result<Call, ApiError> {
@@ -254,9 +345,10 @@ async fn hand_over(
     endpoint: Endpoint,
     body: &Bytes,
     turn: &Arc<Turn>,
+    visit: &Visit,
 ) -> Result<(Bytes, HandedOver), NotHandedOver> {
     let ask = Ask::parse(endpoint, body)?;
-    let handed_over = handoffs.hand_over(&ask, body, turn).await?;
+    let handed_over = handoffs.hand_over(&ask, body, turn, visit).await?;
     Ok((ask.pinned().into(), handed_over))
 }
 
@@ -268,12 +360,6 @@ fn route_name(route: Option<RouteTimes>) -> Route {
     }
 }
 
-/// Whether a call may use the backend's slot, and so must not come between a handoff and its request.
-fn uses_slot(call: &Call) -> bool {
-    let path = call.path_and_query.split('?').next().unwrap_or_default();
-    call.method == Method::POST && !matches!(path, "/tokenize" | "/detokenize" | "/apply-template")
-}
-
 /// What llama-server tells without its key (`tools/server/server-http.cpp`).
 fn is_public(method: &Method, path: &str) -> bool {
     method == Method::GET && matches!(path, "/" | "/index.html" | "/models" | "/v1/models" | "/api/tags")
@@ -282,4 +368,30 @@ fn is_public(method: &Method, path: &str) -> bool {
 /// Whether two keys are the same, in a time that does not tell where they differ.
 fn is_same(given: &[u8], key: &[u8]) -> bool {
     given.len() == key.len() && given.iter().zip(key).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_questions_reach_the_slots_themselves() {
+        let (get, post) = (Method::GET, Method::POST);
+        let (chat, text) = (Use::Completion(Endpoint::Chat), Use::Completion(Endpoint::Text));
+        for (method, path, found) in [
+            (&get, "/slots", Use::None),
+            (&post, "/slots/0", Use::OfSlotsThemselves),
+            (&post, "//slots/0", Use::OfSlotsThemselves),
+            (&Method::DELETE, "/slots/0", Use::OfSlotsThemselves),
+            (&post, "/v1/chat/completions", chat),
+            (&post, "/v1/completions", text),
+            (&get, "/v1/models", Use::None),
+            (&post, "/tokenize", Use::None),
+            (&post, "/completion", Use::Slot),
+            (&post, "/infill", Use::Slot),
+            (&post, "/tokenize/", Use::Slot),
+        ] {
+            assert_eq!(Use::of(method, path), found, "{method} {path}");
+        }
+    }
 }

@@ -3,7 +3,10 @@
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, header};
 use axum::response::Response;
+use futures_util::future::ready;
 use futures_util::{StreamExt as _, stream};
+
+use crate::cycle::with_causes;
 
 /// Headers that belong to one connection (RFC 9110, section 7.6.1), and those that the next one sets anew.
 const HOP_BY_HOP: [HeaderName; 11] = [
@@ -50,6 +53,14 @@ pub struct Answer {
 pub struct NoAnswer(#[from] reqwest::Error);
 
 impl Call {
+    /// The path as a backend at `url` will read it, whatever of it was escaped or led through `..`; `None` where it is none.
+    pub fn path(&self, url: &str) -> Option<String> {
+        // Anything else than a path would become a part of the backend's address.
+        let path = Some(&self.path_and_query).filter(|path| path.starts_with('/'))?;
+        let target = reqwest::Url::parse(&format!("{url}{path}")).ok()?;
+        Some(percent_encoding::percent_decode_str(target.path()).decode_utf8_lossy().into_owned())
+    }
+
     /// Sends it to the backend at `url`, and waits for the first byte of the answer's body.
     ///
     /// # Errors
@@ -104,10 +115,18 @@ impl Answer {
         Ok(is_whole.then_some(whole))
     }
 
-    /// The answer for the client. Every piece of the body goes on as it comes, after `look` saw it.
-    pub fn response(self, mut look: impl FnMut(&Result<Bytes, reqwest::Error>) + Send + 'static) -> Response {
+    /// Whether the end of the body is known only when it comes.
+    pub fn is_open_ended(&self) -> bool {
+        self.is_stream() && !self.headers.contains_key(header::CONTENT_LENGTH)
+    }
+
+    /// The answer for the client. Every piece of the body goes on as it comes, after `look` saw it; `None` is the end of
+    /// one that is open-ended.
+    pub fn response(self, mut look: impl FnMut(Option<&Result<Bytes, reqwest::Error>>) + Send + 'static) -> Response {
         let Self { status, headers, first, rest } = self;
-        let pieces = stream::iter(first.map(Ok)).chain(rest.bytes_stream()).inspect(move |piece| look(piece));
+        let pieces = stream::iter(first.map(Ok)).chain(rest.bytes_stream()).map(Some);
+        let seen = pieces.chain(stream::iter([None])).inspect(move |piece| look(piece.as_ref()));
+        let pieces = seen.filter_map(ready);
         let mut response = Response::new(Body::from_stream(pieces));
         *response.status_mut() = status;
         *response.headers_mut() = headers;
@@ -123,22 +142,33 @@ fn end_to_end(headers: &HeaderMap) -> HeaderMap {
     headers.iter().filter(|(name, _)| goes_on(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// An error with its causes: reqwest's own words leave out what matters.
-fn with_causes(error: &reqwest::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
-    words
-}
-
 #[cfg(test)]
 mod tests {
     use axum::http::HeaderValue;
 
     use super::*;
+
+    #[test]
+    fn a_path_is_what_the_backend_will_read() {
+        let path = |path_and_query: &str| {
+            let path_and_query = path_and_query.to_owned();
+            let call = Call { method: Method::POST, path_and_query, headers: HeaderMap::new(), body: Bytes::new() };
+            call.path("http://127.0.0.1:8080")
+        };
+        for (sent, read) in [
+            ("/slots/0?action=save", "/slots/0"),
+            ("/%73lots/0", "/slots/0"),
+            ("/v1/../slots/0", "/slots/0"),
+            ("/v1/%2e%2E/slots%2f0", "/slots/0"),
+            ("//slots/0", "//slots/0"),
+            ("/", "/"),
+        ] {
+            assert_eq!(path(sent).as_deref(), Some(read), "{sent}");
+        }
+        for none in ["*", ":80/slots/0", "@example.org/"] {
+            assert_eq!(path(none), None, "{none}");
+        }
+    }
 
     #[test]
     fn headers_of_one_connection_stay_there() {

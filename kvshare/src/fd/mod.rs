@@ -32,11 +32,11 @@ pub(crate) use facts::{DMA_BUF_MAGIC, dma_buf_size, identity};
 pub use facts::{Facts, Identity, Kind, OpenMode, Truncation, check_region, size};
 pub use inherited::take_inherited;
 pub use limit::DescriptorLimit;
-pub(crate) use ready::ready;
+pub(crate) use ready::{Waited, ready, ready_unless};
 pub use rustix::process::Signal;
 pub(crate) use seals::REQUIRED_SEALS;
 pub use seals::Seals;
-pub use spawn::{Output, Program};
+pub use spawn::{Output, Program, check_program};
 pub use spawn_error::SpawnError;
 
 /// The lowest number at which a program inherits a descriptor; 0, 1 and 2 are the standard streams.

@@ -249,6 +249,31 @@ impl<'fd> Program<'fd> {
     }
 }
 
+/// Whether the program at `path` could be started, as far as its file shows: for one that another program will become.
+///
+/// ```
+/// use kvshare::fd::{SpawnError, check_program};
+///
+/// check_program("sh".as_ref())?;
+/// assert!(matches!(check_program("/no/such/program".as_ref()), Err(SpawnError::Missing { .. })));
+/// # Ok::<(), SpawnError>(())
+/// ```
+///
+/// # Errors
+///
+/// [`SpawnError::NotInPath`], [`SpawnError::Missing`], [`SpawnError::IsDirectory`] or [`SpawnError::NotExecutable`].
+pub fn check_program(path: &Path) -> Result<(), SpawnError> {
+    let program = Program::new(path);
+    if program.is_bare_name() {
+        return if program.is_in_path() { Ok(()) } else { Err(program.diagnose(Errno::NOENT)) };
+    }
+    match rustix::fs::access(path, rustix::fs::Access::EXEC_OK) {
+        Ok(()) if path.is_dir() => Err(program.diagnose(Errno::ACCESS)),
+        Ok(()) => Ok(()),
+        Err(errno) => Err(program.diagnose(errno)),
+    }
+}
+
 /// Whether a program could start in `directory`.
 fn check_directory(directory: &Path) -> io::Result<()> {
     if !std::fs::metadata(directory)?.is_dir() {

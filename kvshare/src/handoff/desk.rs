@@ -3,16 +3,15 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::event::PollFlags;
 
 use super::Cancel;
-use crate::fd::{self, FdError};
+use crate::fd::{self, FdError, Waited, ready_unless};
 use crate::header::{Header, HeaderError};
 use crate::map::Unsealed;
-use crate::wire::{Limits, Listener, Message, WireError};
+use crate::wire::{Connection, Limits, Listener, Message, WireError};
 
 /// Numbers the sockets of this process.
 static NEXT: AtomicU64 = AtomicU64::new(1);
@@ -97,30 +96,37 @@ impl ShareDesk {
         self.listener.path()
     }
 
-    /// Waits for the decoder's message and checks it. Ends early when `cancel` says so before the decoder connected:
-    /// when its answer was a refusal, say.
+    /// Waits for the decoder until `connect_by`, then for its message within `message_limit`, and checks that.
+    ///
+    /// The two limits are apart because a decoder may have to wait for its slot before it connects, and has nothing to
+    /// wait for once it has. `cancel` ends either wait: the decoder's answer was a refusal, say, or nobody wants the share
+    /// any more. A message that has arrived whole by then is received all the same, since the decoder has leased its cells.
     ///
     /// # Errors
     /// [`ShareFailure`] says what was wrong; every descriptor that came is closed.
-    pub fn receive(self, deadline: Instant, cancel: &Cancel) -> Result<ReceivedShare, ShareFailure> {
-        self.wait(deadline, cancel)?;
-        let message = self.listener.accept(deadline)?.receive(&Limits::default(), deadline)?;
+    pub fn receive(
+        self,
+        connect_by: Instant,
+        message_limit: Duration,
+        cancel: &Cancel,
+    ) -> Result<ReceivedShare, ShareFailure> {
+        let connection = self.accept(connect_by, cancel)?;
+        let deadline = Instant::now() + message_limit;
+        let message = connection.receive_unless(&Limits::default(), deadline, cancel.as_fd())?;
         ReceivedShare::check(message, self.unsealed)
     }
 
-    fn wait(&self, deadline: Instant, cancel: &Cancel) -> Result<(), ShareFailure> {
+    fn accept(&self, deadline: Instant, cancel: &Cancel) -> Result<Connection, ShareFailure> {
         loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            let timeout = Timespec::try_from(left).ok();
-            let mut sources =
-                [self.listener.as_fd(), cancel.as_fd()].map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN));
-            match poll(&mut sources, timeout.as_ref()) {
-                Ok(0) => return Err(ShareFailure::NobodyCame { reason: "the time limit passed" }),
-                // One that came is received even if it was cancelled since: the decoder has leased the cells.
-                Ok(_) if !sources[0].revents().is_empty() => return Ok(()),
-                Ok(_) => return Err(ShareFailure::NobodyCame { reason: "cancelled" }),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(ShareFailure::Wait(errno.into())),
+            let waited = ready_unless(self.listener.as_fd(), PollFlags::IN, deadline, Some(cancel.as_fd()));
+            match waited.map_err(|errno| ShareFailure::Wait(errno.into()))? {
+                Waited::Late => return Err(ShareFailure::NobodyCame { reason: "the time limit passed" }),
+                Waited::Stopped => return Err(ShareFailure::NobodyCame { reason: "cancelled" }),
+                Waited::Ready => match self.listener.accept(Instant::now()) {
+                    // Whoever had connected is gone again.
+                    Err(WireError::NoConnection { .. }) => {}
+                    accepted => return Ok(accepted?),
+                },
             }
         }
     }

@@ -42,12 +42,12 @@ pub enum ProviderFailure {
         ending: Ending,
     },
     /// It ended by itself, but not well.
-    #[error("the provider ended badly ({ending}){}", said(last_words))]
+    #[error("the provider ended badly ({ending}){}", quoted(said))]
     Failed {
         /// How it ended.
         ending: Ending,
-        /// The last line on its standard error.
-        last_words: Option<String>,
+        /// How its standard error begins and ends: the first line and the last, shortened.
+        said: Option<String>,
     },
     /// It printed nothing on its standard output.
     #[error("the provider printed no result; its last line must be {{\"n_tokens\": N, \"argmax\": id}}")]
@@ -91,8 +91,8 @@ impl ProviderFailure {
     }
 }
 
-fn said(last_words: &Option<String>) -> String {
-    last_words.as_ref().map_or_else(String::new, |words| format!("; it said: {words}"))
+fn quoted(said: &Option<String>) -> String {
+    said.as_ref().map_or_else(String::new, |words| format!("; it said: {words}"))
 }
 
 /// How a program ended.

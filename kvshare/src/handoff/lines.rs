@@ -10,6 +10,39 @@ use crate::fd::FdError;
 /// A longer line is cut.
 const MAX_LINE: usize = 16 << 10;
 
+/// A line is quoted up to so many characters.
+const MAX_QUOTED: usize = 300;
+
+/// What is worth quoting of many lines: the first, where a program that refuses its arguments says why, and the last,
+/// where one that fails at work does.
+#[derive(Default)]
+pub(super) struct Quote {
+    first: Option<String>,
+    last: Option<String>,
+}
+
+impl Quote {
+    pub(super) fn take(&mut self, line: &str) {
+        let line = line.trim();
+        if line.is_empty() {
+            return;
+        }
+        let mut words: String = line.chars().take(MAX_QUOTED).collect();
+        if words.len() < line.len() {
+            words.push('…');
+        }
+        let place = if self.first.is_none() { &mut self.first } else { &mut self.last };
+        *place = Some(words);
+    }
+
+    pub(super) fn text(self) -> Option<String> {
+        match (self.first, self.last) {
+            (Some(first), Some(last)) => Some(format!("{first} … {last}")),
+            (first, _) => first,
+        }
+    }
+}
+
 /// The read end of a pipe, until its other ends are closed.
 pub(super) struct Lines {
     pipe: Option<OwnedFd>,

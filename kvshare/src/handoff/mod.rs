@@ -2,6 +2,8 @@
 //!
 //! [`ShareDesk`] listens where the decoder is told to send its cache; what arrives is a [`ReceivedShare`].
 //! [`ProviderProgram`] runs a provider on either route, with a time limit, a way to cancel, and its own words in the log.
+//! On the file route a [`HandoffFile`] names its state file, checks it against what is [known](KnownCache) of the decoder's
+//! cache, and removes it in the end.
 //! The HTTP calls in between are the caller's; a [`Report`] puts the times of all stages into one line.
 //!
 //! Every call blocks, none longer than its deadline; a server runs them on threads of their own.
@@ -9,6 +11,8 @@
 mod cancel;
 mod desk;
 mod failure;
+mod file;
+mod known_cache;
 mod lines;
 mod program;
 mod report;
@@ -17,5 +21,7 @@ mod watch;
 pub use cancel::Cancel;
 pub use desk::{ReceivedShare, ShareDesk, ShareFailure};
 pub use failure::{Ending, ProviderFailure};
+pub use file::{HandoffFile, StateCheckError};
+pub use known_cache::KnownCache;
 pub use program::{Destination, ProviderProgram, ProviderReport};
 pub use report::{Report, RouteTimes};

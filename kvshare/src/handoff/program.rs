@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use super::watch::{Stop, Watched, watch};
 use super::{Cancel, Ending, ProviderFailure, ReceivedShare};
-use crate::fd::{FIRST_INHERITED, Output, Program};
+use crate::fd::{FIRST_INHERITED, Output, Program, SpawnError, check_program};
 use crate::provider::{ResultLine, format_tokens};
 
 /// A provider as a proxy knows it: which program, for which model, under which limit.
@@ -20,6 +20,9 @@ pub struct ProviderProgram {
     pub program: PathBuf,
     /// Arguments before those of the contract.
     pub leading_arguments: Vec<OsString>,
+    /// A program that is started in the provider's place and becomes it, with its own arguments: one that sets a priority
+    /// or a parent-death signal, say. The provider and its arguments follow. Empty for none.
+    pub launcher: Vec<OsString>,
     /// The model file that the decoder serves.
     pub model: PathBuf,
     /// Where the provider's kernels are.
@@ -65,6 +68,7 @@ impl ProviderProgram {
         Self {
             program: program.into(),
             leading_arguments: Vec::new(),
+            launcher: Vec::new(),
             model: model.into(),
             elfs: None,
             environment: Vec::new(),
@@ -92,7 +96,7 @@ impl ProviderProgram {
             Destination::File { .. } => None,
             Destination::Shared(share) => Some(placed(directory, "the header", ".json", &share.header_bytes)?),
         };
-        let program = self.command(&token_file, layout_file.as_ref(), destination).current_dir(directory);
+        let program = self.command(&token_file, layout_file.as_ref(), destination)?.current_dir(directory);
         let mut child = program.stdout(Output::Pipe).stderr(Output::Pipe).spawn()?;
         let watched = watch(&mut child, deadline, cancel, log)?;
         let result = self.judge(watched, tokens.len())?;
@@ -104,8 +108,8 @@ impl ProviderProgram {
         token_file: &NamedTempFile,
         layout_file: Option<&NamedTempFile>,
         destination: Destination<'a>,
-    ) -> Program<'a> {
-        let mut program = Program::new(&self.program).args(&self.leading_arguments);
+    ) -> Result<Program<'a>, SpawnError> {
+        let mut program = self.launched()?.args(&self.leading_arguments);
         program = program.arg("--tokens").arg(token_file.path()).arg("--model").arg(absolute(&self.model));
         if let Destination::File { name } = destination {
             program = program.arg("--out").arg(name);
@@ -117,18 +121,28 @@ impl ProviderProgram {
         if let Some(elfs) = &self.elfs {
             program = program.arg("--elfs").arg(absolute(elfs));
         }
-        self.environment.iter().fold(program, |program, (name, value)| program.env(name, value))
+        Ok(self.environment.iter().fold(program, |program, (name, value)| program.env(name, value)))
+    }
+
+    /// The program without arguments, or the launcher that is to become it.
+    fn launched<'a>(&self) -> Result<Program<'a>, SpawnError> {
+        let [launcher, arguments @ ..] = &self.launcher[..] else { return Ok(Program::new(&self.program)) };
+        // A launcher that cannot become the provider only ends; the usual reasons are named before.
+        check_program(&self.program)?;
+        let is_name = !self.program.as_os_str().as_encoded_bytes().contains(&b'/');
+        let provider = if is_name { self.program.clone() } else { absolute(&self.program) };
+        Ok(Program::new(launcher).args(arguments).arg(provider))
     }
 
     fn judge(&self, watched: Watched, given: usize) -> Result<ResultLine, ProviderFailure> {
-        let Watched { ending, stopped, last_stdout, last_stderr } = watched;
+        let Watched { ending, stopped, last_stdout, said } = watched;
         match stopped {
             Some(Stop::Timeout) => return Err(ProviderFailure::TimedOut { limit: self.time_limit, ending }),
             Some(Stop::Cancelled) => return Err(ProviderFailure::Cancelled { ending }),
             None => {}
         }
         if ending != Ending::Exit(0) {
-            return Err(ProviderFailure::Failed { ending, last_words: last_stderr });
+            return Err(ProviderFailure::Failed { ending, said });
         }
         let result: ResultLine = last_stdout.ok_or(ProviderFailure::NoResult)?.parse()?;
         if result.n_tokens != given as u64 {

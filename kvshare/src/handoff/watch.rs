@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use super::lines::Lines;
+use super::lines::{Lines, Quote};
 use super::{Cancel, Ending};
 use crate::fd::{Child, FdError, Signal};
 
@@ -31,7 +31,7 @@ pub(super) struct Watched {
     pub(super) ending: Ending,
     pub(super) stopped: Option<Stop>,
     pub(super) last_stdout: Option<String>,
-    pub(super) last_stderr: Option<String>,
+    pub(super) said: Option<String>,
 }
 
 /// What has been done to end the program.
@@ -51,7 +51,7 @@ pub(super) fn watch(
 ) -> Result<Watched, FdError> {
     let mut stdout = Lines::new(child.stdout.take())?;
     let mut stderr = Lines::new(child.stderr.take())?;
-    let (mut last_stdout, mut last_stderr) = (None, None);
+    let (mut last_stdout, mut quote) = (None, Quote::default());
     let mut phase = Phase::Running;
     let mut stopped = None;
 
@@ -64,7 +64,7 @@ pub(super) fn watch(
         let limit = if exited.is_some() { PIPE_BYTES } else { TURN_BYTES };
         stdout.take(limit, &mut |line| keep_last(line, &mut last_stdout));
         stderr.take(limit, &mut |line| {
-            keep_last(line, &mut last_stderr);
+            quote.take(line);
             log(line);
         });
         if let Some(ending) = exited {
@@ -100,10 +100,10 @@ pub(super) fn watch(
     };
     stdout.finish(&mut |line| keep_last(line, &mut last_stdout));
     stderr.finish(&mut |line| {
-        keep_last(line, &mut last_stderr);
+        quote.take(line);
         log(line);
     });
-    Ok(Watched { ending, stopped, last_stdout, last_stderr })
+    Ok(Watched { ending, stopped, last_stdout, said: quote.text() })
 }
 
 fn keep_last(line: &str, last: &mut Option<String>) {

@@ -1,6 +1,7 @@
 //! A connection between two processes of one user.
 
 use super::place::address;
+use super::receive::receive_unless;
 use super::{Limits, Message, WireError, receive, send};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -58,6 +59,21 @@ impl Connection {
     /// Those of [`receive`].
     pub fn receive(&self, limits: &Limits, deadline: Instant) -> Result<Message, WireError> {
         receive(&self.socket, limits, deadline)
+    }
+
+    /// Receives one message, as [`receive`] does, but gives it up once `stop` is readable. What has arrived whole by then
+    /// is received all the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`receive`], and [`WireError::Stopped`].
+    pub fn receive_unless(
+        &self,
+        limits: &Limits,
+        deadline: Instant,
+        stop: BorrowedFd<'_>,
+    ) -> Result<Message, WireError> {
+        receive_unless(self.as_fd(), limits, deadline, Some(stop))
     }
 }
 

@@ -30,6 +30,14 @@ pub enum WireError {
         /// The bytes of the message, as far as its length is known: 4 while it is not.
         expected: usize,
     },
+    /// Nobody wanted the message any more.
+    #[error("the exchange was called off after {done} of {expected} bytes of a message")]
+    Stopped {
+        /// The bytes that were received.
+        done: usize,
+        /// The bytes of the message, as far as its length is known: 4 while it is not.
+        expected: usize,
+    },
     /// The header is empty.
     #[error("a message has an empty header; a header is at least the JSON of its regions")]
     EmptyHeader,

@@ -1,7 +1,7 @@
 //! Receiving one message, from a peer that may do anything.
 
 use super::{DESCRIPTORS_PER_SEND, LENGTH_BYTES, WireError};
-use crate::fd::{DescriptorLimit, Truncation, check_region, ready};
+use crate::fd::{DescriptorLimit, Truncation, Waited, check_region, ready_unless};
 use crate::header;
 use rustix::cmsg_space;
 use rustix::event::PollFlags;
@@ -63,10 +63,21 @@ pub struct Message {
 #[doc(alias = "recvmsg")]
 #[doc(alias = "SCM_RIGHTS")]
 pub fn receive(socket: impl AsFd, limits: &Limits, deadline: Instant) -> Result<Message, WireError> {
+    receive_unless(socket.as_fd(), limits, deadline, None)
+}
+
+/// The same, given up as soon as the rest of the message must be waited for and `stop` is readable.
+pub(super) fn receive_unless(
+    socket: BorrowedFd<'_>,
+    limits: &Limits,
+    deadline: Instant,
+    stop: Option<BorrowedFd<'_>>,
+) -> Result<Message, WireError> {
     let mut arrival = Arrival {
-        socket: socket.as_fd(),
+        socket,
         limits,
         deadline,
+        stop,
         done: 0,
         expected: LENGTH_BYTES,
         descriptors: Vec::new(),
@@ -93,6 +104,7 @@ struct Arrival<'a> {
     socket: BorrowedFd<'a>,
     limits: &'a Limits,
     deadline: Instant,
+    stop: Option<BorrowedFd<'a>>,
     done: usize,
     expected: usize,
     descriptors: Vec<OwnedFd>,
@@ -144,14 +156,19 @@ impl Arrival<'_> {
                     return Ok(received.bytes);
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => {
-                    if !ready(self.socket, PollFlags::IN, self.deadline).map_err(WireError::system("poll"))? {
-                        return Err(WireError::Stalled { done: self.done, expected: self.expected });
-                    }
-                }
+                Err(Errno::AGAIN) => self.wait()?,
                 Err(Errno::CONNRESET) => return Err(self.closed()),
                 Err(errno) => return Err(WireError::system("recvmsg")(errno)),
             }
+        }
+    }
+
+    fn wait(&self) -> Result<(), WireError> {
+        let &Self { socket, deadline, stop, done, expected, .. } = self;
+        match ready_unless(socket, PollFlags::IN, deadline, stop).map_err(WireError::system("poll"))? {
+            Waited::Ready => Ok(()),
+            Waited::Late => Err(WireError::Stalled { done, expected }),
+            Waited::Stopped => Err(WireError::Stopped { done, expected }),
         }
     }
 
