@@ -1,15 +1,17 @@
 //! `kvshare-cli gate`: the three-way gate of a deployment, which is passed or not.
 //!
 //! One decoder answers the same prompts, greedily, after a handoff on the shared route, after one on the file route by the
-//! same provider, and with none. It is passed if all texts are the same, each handoff left the decoder one token to
-//! evaluate, and the shared route moved no byte of the cache. What the handoff costs by prompt length is printed, and
+//! same provider, and with none. It is passed if all texts are the same and the rows in the cache are, each handoff left
+//! the decoder one token to evaluate, and the shared route moved no byte of the cache. What the handoff costs by prompt length is printed, and
 //! judged where asked for: a time is a machine's as much as a program's.
 //!
-//! `subject` is what is tested, `prompts` what it is asked, `rounds` asks and measures, `verdict` judges, `page` prints.
+//! `subject` is what is tested, `prompts` what it is asked, `rounds` asks and measures, `rows` compares caches, `verdict`
+//! judges, `page` prints.
 
 mod page;
 mod prompts;
 mod rounds;
+mod rows;
 mod subject;
 mod verdict;
 
@@ -70,7 +72,11 @@ pub struct GateArguments {
     /// Not passed either if share plus adopt takes more than this many times as long at the longest prompt as at the shortest
     #[arg(long, value_name = "FACTOR", value_parser = factor)]
     flat: Option<f64>,
-    /// Let the text without a handoff differ, as it may where the provider computes in another precision than the decoder
+    /// Compare only texts, not the rows that each route leaves in the cache: they are saved to the slot directory, three
+    /// times for each length
+    #[arg(long)]
+    text_only: bool,
+    /// Let text and rows without a handoff differ, as it may where the provider computes in another precision than the decoder
     #[arg(long)]
     ignore_none: bool,
     /// Leave the shared route out, for a decoder that cannot share
@@ -153,6 +159,7 @@ fn gate(arguments: &GateArguments) -> Result<bool, GateError> {
         lengths: lengths(arguments, props.default_generation_settings.n_ctx)?,
         tokens: arguments.tokens,
         runs: arguments.runs,
+        text_only: arguments.text_only,
         routes: if arguments.file_only { vec![Route::File] } else { vec![Route::Shared, Route::File] },
     };
     let lengths = stage.wait(rounds::run(&stage, &subject, &plan))?;

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::prompts::prompts;
+use super::rows::{Apart, RowsError, SavedRows};
 use super::subject::Subject;
-use crate::cycle::{Cycle, CycleError, DecoderError};
+use crate::cycle::{Completion, Cycle, CycleError, DecoderError};
 use crate::output::Failure;
 use crate::stage::{Stage, quiet};
 
@@ -41,6 +42,8 @@ pub(super) struct Plan {
     pub(super) tokens: u32,
     /// How often each handoff is made.
     pub(super) runs: u32,
+    /// Whether rows are not compared.
+    pub(super) text_only: bool,
     /// The routes of handoffs.
     #[serde(skip)]
     pub(super) routes: Vec<Route>,
@@ -54,6 +57,17 @@ pub(super) struct Length {
     pub(super) none: Answer,
     /// The handoffs.
     pub(super) handoffs: Vec<Handoff>,
+    /// How far apart the rows of every two routes are, where both left some and they are compared.
+    pub(super) rows: Vec<Pair>,
+}
+
+/// How far the rows of one route are from those of another.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Pair {
+    pub(super) route: Route,
+    pub(super) other: Route,
+    /// Where they are farthest apart.
+    pub(super) farthest: Apart,
 }
 
 /// A text, and how many prompt tokens the decoder evaluated for it.
@@ -113,24 +127,19 @@ pub(super) async fn run(stage: &Stage, subject: &Subject, plan: &Plan) -> Result
     let prompts = prompts(&subject.cycle.decoder, &plan.lengths).await.map_err(Failure::new)?;
     let mut lengths = Vec::new();
     for prompt in &prompts {
-        stage.say(&format!("{} tokens without a handoff", prompt.len()));
-        let none = answer_alone(&subject.cycle, prompt, plan.tokens).await.map_err(Failure::new)?;
-        let unmade = |route: &Route| Handoff { route: *route, runs: Vec::new(), failure: None, cannot_share: false };
-        let handoffs = plan.routes.iter().map(unmade).collect();
-        lengths.push(Length { prompt_tokens: prompt.len(), none, handoffs });
+        lengths.push(first_round(stage, subject, plan, prompt).await?);
     }
-    for round in 1..=plan.runs {
+    for round in 2..=plan.runs {
         for (prompt, length) in prompts.iter().zip(&mut lengths) {
             for handoff in length.handoffs.iter_mut().filter(|handoff| handoff.failure.is_none()) {
-                let (route, runs) = (handoff.route.name(), plan.runs);
-                stage.say(&format!("{} tokens, {route} route, {round} of {runs}", prompt.len()));
-                forget_rows(&subject.cycle, prompt).await.map_err(Failure::new)?;
-                match hand_over(subject, handoff.route, prompt).await {
-                    Ok(run) => handoff.runs.push(finish(subject, run, prompt, plan.tokens).await?),
-                    Err(error) => {
-                        handoff.cannot_share = matches!(&error, CycleError::Decoder(error) if never_shares(error));
-                        handoff.failure = Some(error.to_string());
-                    }
+                stage.say(&format!(
+                    "{} tokens, {} route, {round} of {}",
+                    prompt.len(),
+                    handoff.route.name(),
+                    plan.runs
+                ));
+                if handoff.make(subject, prompt).await? {
+                    handoff.answer(subject, prompt, plan.tokens).await?;
                 }
             }
         }
@@ -140,13 +149,88 @@ pub(super) async fn run(stage: &Stage, subject: &Subject, plan: &Plan) -> Result
     Ok(lengths)
 }
 
-/// The decoder's own answer, from a slot that already holds the prompt. After a handoff, too, it evaluates the last token
-/// alone, and one token alone can give another text than the same token in a batch.
-async fn answer_alone(cycle: &Cycle, prompt: &[i32], tokens: u32) -> Result<Answer, DecoderError> {
-    cycle.decoder.erase().await?;
-    let cold = cycle.decoder.complete(prompt, 1).await?;
-    let warm = cycle.decoder.complete(prompt, tokens).await?;
-    Ok(Answer { text: warm.content, evaluated: cold.timings.prompt_n })
+/// Answers one prompt by every route, and compares the rows that each left in the cache.
+async fn first_round(stage: &Stage, subject: &Subject, plan: &Plan, prompt: &[i32]) -> Result<Length, Failure> {
+    let mut saved = Vec::new();
+    stage.say(&format!("{} tokens without a handoff", prompt.len()));
+    let none = answer_alone(subject, plan, prompt, &mut saved).await?;
+    let mut handoffs = Vec::new();
+    for &route in &plan.routes {
+        stage.say(&format!("{} tokens, {} route, 1 of {}", prompt.len(), route.name(), plan.runs));
+        let mut handoff = Handoff { route, runs: Vec::new(), failure: None, cannot_share: false };
+        if handoff.make(subject, prompt).await? {
+            save_rows(subject, plan, route, &mut saved).await?;
+            handoff.answer(subject, prompt, plan.tokens).await?;
+        }
+        handoffs.push(handoff);
+    }
+    let rows =
+        tokio::task::spawn_blocking(move || compare(&saved)).await.map_err(Failure::new)?.map_err(Failure::new)?;
+    Ok(Length { prompt_tokens: prompt.len(), none, handoffs, rows })
+}
+
+/// The decoder's own answer. It evaluates the last token alone, as it does after a handoff: one token alone can give
+/// another text than the same token in a batch.
+async fn answer_alone(
+    subject: &Subject,
+    plan: &Plan,
+    prompt: &[i32],
+    saved: &mut Vec<(Route, SavedRows)>,
+) -> Result<Answer, Failure> {
+    let decoder = &subject.cycle.decoder;
+    decoder.erase().await.map_err(Failure::new)?;
+    let before_last = decoder.complete(&prompt[..prompt.len() - 1], 1).await.map_err(Failure::new)?;
+    save_rows(subject, plan, Route::None, saved).await?;
+    let Completion { content, timings } = decoder.complete(prompt, plan.tokens).await.map_err(Failure::new)?;
+    Ok(Answer { text: content, evaluated: before_last.timings.prompt_n + timings.prompt_n })
+}
+
+async fn save_rows(
+    subject: &Subject,
+    plan: &Plan,
+    route: Route,
+    saved: &mut Vec<(Route, SavedRows)>,
+) -> Result<(), Failure> {
+    if !plan.text_only {
+        let rows = SavedRows::save(&subject.url, &subject.cycle.slot_directory).await.map_err(Failure::new)?;
+        saved.push((route, rows));
+    }
+    Ok(())
+}
+
+/// Every two of the saved rows, the later ones compared with the earlier.
+fn compare(saved: &[(Route, SavedRows)]) -> Result<Vec<Pair>, RowsError> {
+    let mut pairs = Vec::new();
+    for (index, (other, other_rows)) in saved.iter().enumerate() {
+        for (route, rows) in &saved[index + 1..] {
+            pairs.push(Pair { route: *route, other: *other, farthest: rows.compare(other_rows)? });
+        }
+    }
+    Ok(pairs)
+}
+
+impl Handoff {
+    /// Makes a handoff of the prompt, and notes why it failed if it does.
+    async fn make(&mut self, subject: &Subject, prompt: &[i32]) -> Result<bool, Failure> {
+        forget_rows(&subject.cycle, prompt).await.map_err(Failure::new)?;
+        match hand_over(subject, self.route, prompt).await {
+            Ok(run) => self.runs.push(run),
+            Err(error) => {
+                self.cannot_share = matches!(&error, CycleError::Decoder(error) if never_shares(error));
+                self.failure = Some(error.to_string());
+            }
+        }
+        Ok(self.failure.is_none())
+    }
+
+    /// Has the decoder answer the prompt that was handed over.
+    async fn answer(&mut self, subject: &Subject, prompt: &[i32], tokens: u32) -> Result<(), Failure> {
+        let completion = subject.cycle.decoder.complete(prompt, tokens).await.map_err(Failure::new)?;
+        if let Some(run) = self.runs.last_mut() {
+            run.answer = Answer { text: completion.content, evaluated: completion.timings.prompt_n };
+        }
+        Ok(())
+    }
 }
 
 /// Has the decoder put other rows where the prompt's will be. Rows of an earlier handoff of the same prompt would hide a
@@ -193,12 +277,6 @@ impl Run {
             decoder_read_bytes: None,
         }
     }
-}
-
-/// The answer to the prompt that was handed over.
-async fn finish(subject: &Subject, run: Run, prompt: &[i32], tokens: u32) -> Result<Run, Failure> {
-    let completion = subject.cycle.decoder.complete(prompt, tokens).await.map_err(Failure::new)?;
-    Ok(Run { answer: Answer { text: completion.content, evaluated: completion.timings.prompt_n }, ..run })
 }
 
 /// Whether a refusal is one of a decoder that never shares: a stock llama-server knows no such action, and one that cannot

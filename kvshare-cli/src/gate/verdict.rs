@@ -2,11 +2,15 @@
 
 use serde::Serialize;
 
-use super::rounds::{Handoff, Length, Route, Run};
+use super::rounds::{Handoff, Length, Pair, Route, Run};
 
 /// What a decoder may read by system calls during a shared handoff: a page, and this part of what a state file holds.
 const PAGE: u64 = 4096;
 const PART_OF_FILE: u64 = 100;
+
+/// How far apart two routes' rows may be in any layer. Right implementations of one model's arithmetic were seen to differ by
+/// 6 % in the worst layer, where they round differently; a wrong layer, position or order differs by 50 % and more.
+const APART: f64 = 0.12;
 
 /// How much of a text stands before the first difference in a message, and behind it.
 const BEFORE: usize = 16;
@@ -77,7 +81,7 @@ pub(super) fn judge(lengths: &[Length], times: Option<&Times>, ignore_none: bool
     }
     for length in lengths {
         findings.extend(length.handoffs.iter().flat_map(|handoff| of_handoff(length, handoff)));
-        findings.extend(of_texts(length, ignore_none));
+        findings.extend(of_results(length, ignore_none));
         findings.extend(of_copies(length));
     }
     if let (Some(times), Some(limit)) = (times, flat)
@@ -131,50 +135,75 @@ fn of_handoff(length: &Length, handoff: &Handoff) -> Vec<Finding> {
     findings
 }
 
-/// Where the texts of one prompt differ.
-fn of_texts(length: &Length, ignore_none: bool) -> Option<Finding> {
-    let finding = |(route, text): (Route, &str), (other, other_text): (Route, &str), probably: &str| Finding {
-        prompt_tokens: Some(length.prompt_tokens),
-        route,
-        what: format!("the text is another: {}", difference(words(route), text, words(other), other_text)),
-        probably: probably.to_owned(),
+/// Whether some route gave another text or other rows than the others, and which it probably was.
+fn of_results(length: &Length, ignore_none: bool) -> Option<Finding> {
+    let finding = |route, what, probably: &str| {
+        let prompt_tokens = Some(length.prompt_tokens);
+        Some(Finding { prompt_tokens, route, what, probably: probably.to_owned() })
     };
-    let text = |route| length.text(route).map(|text| (route, text));
-    let (shared, file) = (text(Route::Shared), text(Route::File));
-    let none = (Route::None, length.none.text.as_str());
-    if none.1.trim().is_empty() {
-        return Some(Finding {
-            prompt_tokens: Some(length.prompt_tokens),
-            route: Route::None,
-            what: "the model answers nothing, so there is no text to compare".to_owned(),
-            probably: "it ends its answer to this prompt at once; other --lengths cut the prompt elsewhere".to_owned(),
-        });
+    if length.none.text.trim().is_empty() {
+        return finding(
+            Route::None,
+            "the model answers nothing, so there is no text to compare".to_owned(),
+            "it ends its answer to this prompt at once; other --lengths cut the prompt elsewhere",
+        );
     }
-    match (shared, file) {
-        (Some(shared), Some(file)) if shared.1 != file.1 && shared.1 == none.1 => Some(finding(
-            file,
-            shared,
-            "the state file holds other rows than the provider wrote into the decoder's memory: V transposed or not, \
-             quantized rows not rotated, another type, or layers out of order",
-        )),
-        (Some(shared), Some(file)) if shared.1 != file.1 => Some(finding(
-            shared,
-            file,
-            "the rows in the decoder's memory are not those of the file: a row at another offset or in another type than \
-             the header says, one not written, or one written after the provider had reported",
-        )),
-        (Some(handed_over), _) | (None, Some(handed_over)) if handed_over.1 != none.1 && !ignore_none => {
-            let both = shared.is_some() && file.is_some();
-            let probably = if both {
-                "the provider's rows are not the decoder's own, whichever way they travel: it computes them wrongly, or in \
-                 another precision, which --ignore-none lets pass"
-            } else {
-                "the rows in the file are not the decoder's own: the provider computes or writes them wrongly, or in \
-                 another precision, which can change a word"
-            };
-            Some(finding(handed_over, none, probably))
-        }
-        _ => None,
+    let shared_by_itself = difference_between(length, Route::Shared, Route::None);
+    if let Some(what) = difference_between(length, Route::Shared, Route::File) {
+        return match difference_between(length, Route::File, Route::Shared) {
+            Some(what) if shared_by_itself.is_none() => finding(
+                Route::File,
+                what,
+                "the state file holds other rows than the provider wrote into the decoder's memory: V transposed or not, \
+                 quantized rows not rotated, another type, or layers out of order",
+            ),
+            _ => finding(
+                Route::Shared,
+                what,
+                "the rows in the decoder's memory are not those of the file: a row at another offset or in another type \
+                 than the header says, one not written, or one written after the provider had reported",
+            ),
+        };
+    }
+    if ignore_none {
+        return None;
+    }
+    match (shared_by_itself, difference_between(length, Route::File, Route::None)) {
+        (Some(what), _) => finding(
+            Route::Shared,
+            what,
+            "the provider's rows are not the decoder's own, whichever way they travel: it computes them wrongly, or in \
+             another precision, which --ignore-none lets pass",
+        ),
+        (None, Some(what)) => finding(
+            Route::File,
+            what,
+            "the rows in the file are not the decoder's own: the provider computes or writes them wrongly, or in another \
+             precision, which can change a word",
+        ),
+        (None, None) => None,
+    }
+}
+
+/// In what the results of two routes differ; nothing if in nothing, or if one of them has none.
+fn difference_between(length: &Length, route: Route, other: Route) -> Option<String> {
+    let is_pair = |pair: &&Pair| [(route, other), (other, route)].contains(&(pair.route, pair.other));
+    let rows = length
+        .rows
+        .iter()
+        .find(is_pair)
+        .map(|pair| &pair.farthest)
+        .filter(|farthest| farthest.error > APART || farthest.error.is_nan());
+    let rows = rows.map(|farthest| {
+        let percent = 100.0 * farthest.error;
+        format!("layer {}'s {} differs by {percent:.0} % from {}", farthest.layer, farthest.half, whose(other))
+    });
+    let texts = length.text(route).zip(length.text(other)).filter(|(text, other)| text != other);
+    let texts = texts.map(|(text, other_text)| difference(whose(route), text, whose(other), other_text));
+    match (rows, texts) {
+        (Some(rows), Some(texts)) => Some(format!("{rows}, and the text is another: {texts}")),
+        (Some(rows), None) => Some(format!("{rows}, though the text is the same")),
+        (None, texts) => texts.map(|texts| format!("the text is another: {texts}")),
     }
 }
 
@@ -190,7 +219,7 @@ fn of_copies(length: &Length) -> Option<Finding> {
     })
 }
 
-fn words(route: Route) -> &'static str {
+fn whose(route: Route) -> &'static str {
     match route {
         Route::Shared => "the shared route's",
         Route::File => "the file route's",
@@ -212,6 +241,7 @@ fn difference(name: &str, text: &str, other_name: &str, other: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::rounds::Answer;
+    use super::super::rows::Apart;
     use super::*;
 
     fn run(text: &str, evaluated: u64) -> Run {
@@ -236,6 +266,7 @@ mod tests {
         Length {
             prompt_tokens: 100,
             none: Answer { text: none.to_owned(), evaluated: 100 },
+            rows: Vec::new(),
             handoffs: handoffs
                 .iter()
                 .filter(|(_, texts)| !texts.is_empty())
@@ -270,6 +301,33 @@ mod tests {
             assert_eq!(found.len(), 1, "{probably}: {found:?}");
             assert!(found[0].0 == route && found[0].2.contains(probably), "{found:?}");
             assert!(found[0].1.contains("from character 10 on"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_layer_that_is_wrong_is_named_even_where_the_text_is_the_same() {
+        let pairs = [(Route::Shared, Route::None), (Route::File, Route::None), (Route::File, Route::Shared)];
+        // The errors of these pairs, whom they incriminate, and whether another precision may be the reason.
+        let cases: [([f64; 3], Option<Route>, bool); 6] = [
+            ([0.0, 0.0, 0.0], None, true),
+            ([0.06, 0.06, 0.02], None, true),
+            ([1.0, 0.0, 1.0], Some(Route::Shared), false),
+            ([0.0, 1.0, 1.0], Some(Route::File), false),
+            ([1.0, 1.0, 0.0], Some(Route::Shared), true),
+            ([f64::NAN, 0.0, f64::NAN], Some(Route::Shared), false),
+        ];
+        for (errors, guilty, is_precision) in cases {
+            let case = || {
+                let mut length = length(&["a"], &["a"], "a");
+                let apart = |error| Apart { layer: 5, half: "V", error };
+                let pair = |((route, other), error)| Pair { route, other, farthest: apart(error) };
+                length.rows = pairs.into_iter().zip(errors).map(pair).collect();
+                length
+            };
+            let found = findings(case(), false);
+            assert_eq!(found.first().map(|finding| finding.0), guilty, "{errors:?}: {found:?}");
+            assert!(found.iter().all(|finding| finding.1.contains("layer 5's V differs by")), "{found:?}");
+            assert_eq!(findings(case(), true).is_empty(), is_precision, "{errors:?}");
         }
     }
 
