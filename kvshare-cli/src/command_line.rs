@@ -8,6 +8,7 @@ use fake_exporter::reference_provider::{self, ReferenceProviderArguments};
 use fake_exporter::serve::{FakeExporterArguments, long_names};
 
 use crate::demo::{self, DemoArguments};
+use crate::gate::{self, GateArguments};
 use crate::layout_command::{self, LayoutArguments};
 use crate::serve::end_with_parent::{self, EndWithParentArguments};
 use crate::serve::{self, ServeArguments};
@@ -30,6 +31,7 @@ struct CommandLine {
 enum Command {
     Serve(Box<ServeArguments>),
     Demo(DemoArguments),
+    Gate(GateArguments),
     Layout(LayoutArguments),
     /// A decoder without a GPU that speaks llama-server's HTTP and both handoff routes
     #[command(after_help = "\
@@ -58,6 +60,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Layout(arguments) => layout_command::run(&arguments).map(|()| true),
         Command::SplitCeiling(arguments) => split_ceiling::run(&arguments).map(|()| true),
+        Command::Gate(arguments) => return gate::run(&arguments),
         Command::Serve(arguments) => return serve::run(*arguments),
         Command::EndWithParent(arguments) => return end_with_parent::run(&arguments),
         Command::FakeExporter(arguments) => return fake_exporter::serve::run(arguments),

@@ -5,9 +5,10 @@
 
 use serde::Serialize;
 
-use super::{Stage, ms, quiet};
+use super::ms;
 use crate::cycle::Cycle;
 use crate::output::Failure;
+use crate::stage::{Stage, quiet};
 
 /// Prompt lengths at which the shared route was first measured elsewhere.
 const LENGTHS: [usize; 3] = [251, 3189, 12_722];

@@ -1,14 +1,12 @@
 //! The first part: one question, answered by every route.
 
-use std::path::PathBuf;
-
-use fake_exporter::model::EMBEDDED_GGUF;
 use kvshare::handoff::ProviderProgram;
 use serde::Serialize;
 
-use super::{DemoArguments, Stage, ms, quiet};
+use super::{DemoArguments, ms};
 use crate::cycle::{Completion, Cycle};
 use crate::output::Failure;
+use crate::stage::{Stage, quiet};
 
 const STORIES: &str = include_str!("stories.txt");
 
@@ -53,7 +51,7 @@ impl Story {
 pub(super) fn run(stage: &Stage, arguments: &DemoArguments) -> Result<Story, Failure> {
     let model = match &arguments.model {
         Some(path) => path.clone(),
-        None => embedded_model(stage)?,
+        None => stage.embedded_model()?,
     };
     let name = match &arguments.model {
         Some(path) => path.display().to_string(),
@@ -86,13 +84,6 @@ pub(super) fn run(stage: &Stage, arguments: &DemoArguments) -> Result<Story, Fai
         }
         Ok(Story { model: name, question, prompt_tokens: tokens.len(), cache_bytes, answers })
     })
-}
-
-/// The embedded model as a file, since the contract names models by their paths.
-fn embedded_model(stage: &Stage) -> Result<PathBuf, Failure> {
-    let path = stage.slot_directory.path().join("kvshare-tiny.gguf");
-    std::fs::write(&path, EMBEDDED_GGUF).map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-    Ok(path)
 }
 
 /// Answers by one route; also says how large the regions are, where it was told.
