@@ -8,6 +8,7 @@ use fake_exporter::reference_provider::{self, ReferenceProviderArguments};
 use fake_exporter::serve::{FakeExporterArguments, long_names};
 
 use crate::demo::{self, DemoArguments};
+use crate::inspect::{self, InspectArguments};
 use crate::layout_command::{self, LayoutArguments};
 use crate::serve::end_with_parent::{self, EndWithParentArguments};
 use crate::serve::{self, ServeArguments};
@@ -31,6 +32,7 @@ enum Command {
     Serve(Box<ServeArguments>),
     Demo(DemoArguments),
     Layout(LayoutArguments),
+    Inspect(InspectArguments),
     /// A decoder without a GPU that speaks llama-server's HTTP and both handoff routes
     #[command(after_help = "\
 Example:
@@ -57,6 +59,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match command_line.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Layout(arguments) => layout_command::run(&arguments).map(|()| true),
+        Command::Inspect(arguments) => inspect::run(&arguments),
         Command::SplitCeiling(arguments) => split_ceiling::run(&arguments).map(|()| true),
         Command::Serve(arguments) => return serve::run(*arguments),
         Command::EndWithParent(arguments) => return end_with_parent::run(&arguments),

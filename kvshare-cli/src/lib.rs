@@ -7,6 +7,7 @@ pub mod command_line;
 pub mod cycle;
 pub mod decoder_process;
 pub mod demo;
+pub mod inspect;
 pub mod layout_command;
 pub mod output;
 pub mod serve;
