@@ -9,6 +9,7 @@ use fake_exporter::serve::{FakeExporterArguments, long_names};
 
 use crate::demo::{self, DemoArguments};
 use crate::gate::{self, GateArguments};
+use crate::inspect::{self, InspectArguments};
 use crate::layout_command::{self, LayoutArguments};
 use crate::serve::end_with_parent::{self, EndWithParentArguments};
 use crate::serve::{self, ServeArguments};
@@ -33,6 +34,7 @@ enum Command {
     Demo(DemoArguments),
     Gate(GateArguments),
     Layout(LayoutArguments),
+    Inspect(InspectArguments),
     /// A decoder without a GPU that speaks llama-server's HTTP and both handoff routes
     #[command(after_help = "\
 Example:
@@ -59,6 +61,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let outcome = match command_line.command {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Layout(arguments) => layout_command::run(&arguments).map(|()| true),
+        Command::Inspect(arguments) => inspect::run(&arguments),
         Command::SplitCeiling(arguments) => split_ceiling::run(&arguments).map(|()| true),
         Command::Gate(arguments) => return gate::run(&arguments),
         Command::Serve(arguments) => return serve::run(*arguments),

@@ -30,6 +30,48 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Writes bytes as they are to standard output.
+///
+/// # Errors
+/// Those of [`print`].
+pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
+    match std::io::stdout().lock().write_all(bytes) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure(format!("cannot write to standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether standard output is a terminal on which colours are welcome: `NO_COLOR`, `CLICOLOR_FORCE` and `TERM` are
+/// heeded.
+pub fn is_colourful() -> bool {
+    anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never
+}
+
+/// The columns of the terminal that is standard output; `COLUMNS`, or 100, where it is none.
+pub fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col));
+    let told = || std::env::var("COLUMNS").ok()?.parse().ok();
+    size.or_else(told).filter(|columns| (20..=1000).contains(columns)).unwrap_or(100)
+}
+
+/// A number with the digits that a person looks at: `0.5`, `-12.34`, `6.1e-5`.
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return value.to_string();
+    }
+    if value != 0.0 && !(0.001..100_000.0).contains(&value.abs()) {
+        return format!("{value:.2e}");
+    }
+    let before_the_point = if value.abs() >= 1.0 { value.abs().log10() as usize + 1 } else { 1 };
+    let text = format!("{value:.*}", 5_usize.saturating_sub(before_the_point).min(4));
+    match text.split_once('.') {
+        Some(_) => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        None => text,
+    }
+}
+
 /// `bytes` as a person says them: `2240 MiB`, `417 B`.
 pub fn bytes_in_words(bytes: u64) -> String {
     match bytes {
@@ -50,4 +92,28 @@ pub fn table(titles: &[&str], numbers: &[usize]) -> Table {
         }
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_digits_that_count() {
+        let cases = [
+            (0.0, "0"),
+            (0.5, "0.5"),
+            (-12.3456, "-12.346"),
+            (99_999.4, "99999"),
+            (1_234_567.0, "1.23e6"),
+            (0.000_061, "6.10e-5"),
+            (-0.25, "-0.25"),
+            (f64::NAN, "NaN"),
+            (f64::NEG_INFINITY, "-inf"),
+            (100.0, "100"),
+        ];
+        for (value, text) in cases {
+            assert_eq!(number(value), text);
+        }
+    }
 }

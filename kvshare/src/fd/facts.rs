@@ -11,6 +11,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 /// `DMA_BUF_MAGIC` of the kernel's `include/uapi/linux/magic.h`: the file system type of a dma-buf.
 pub(crate) const DMA_BUF_MAGIC: u64 = 0x444d_4142;
 
+/// `HUGETLBFS_MAGIC` (linux/magic.h), as `fstatfs` tells it.
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
 /// What kind of thing a descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -187,6 +190,40 @@ impl Facts {
     /// [`FdError::NotARegion`].
     pub fn check_region(&self) -> Result<(), FdError> {
         region_kind(self.kind)
+    }
+}
+
+/// The pages of a memfd or a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageUse {
+    /// The bytes of one page: those of a huge page for a memfd from such a pool.
+    pub page_bytes: u64,
+    /// The bytes that pages were allocated for. Of a memfd they are in memory (or in swap), of a file on its disk.
+    pub allocated: u64,
+}
+
+impl PageUse {
+    /// Asks the kernel; `None` for a descriptor that is no file, such as a dma-buf, whose driver alone knows its pages.
+    ///
+    /// Looking allocates no page: no byte of the file is touched.
+    ///
+    /// # Errors
+    ///
+    /// [`FdError::System`] if the kernel refuses to tell.
+    pub fn of(descriptor: impl AsFd) -> Result<Option<Self>, FdError> {
+        let descriptor = descriptor.as_fd();
+        let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
+        if coarse_kind(&status) != Kind::RegularFile || is_dma_buf(descriptor)? {
+            return Ok(None);
+        }
+        let file_system = fstatfs(descriptor).map_err(FdError::system("fstatfs"))?;
+        let page_bytes = match u64::from(file_system.f_type as u32) {
+            HUGETLBFS_MAGIC => u64::try_from(file_system.f_bsize).unwrap_or(0),
+            _ => rustix::param::page_size() as u64,
+        };
+        // st_blocks counts units of 512 bytes, whatever st_blksize says (stat(2)).
+        let blocks = u64::try_from(status.st_blocks).unwrap_or(0);
+        Ok(Some(Self { page_bytes, allocated: blocks.saturating_mul(512) }))
     }
 }
 

@@ -29,7 +29,7 @@ mod spawn_error;
 pub use child::Child;
 pub use error::FdError;
 pub(crate) use facts::{DMA_BUF_MAGIC, dma_buf_size, identity};
-pub use facts::{Facts, Identity, Kind, OpenMode, Truncation, check_region, size};
+pub use facts::{Facts, Identity, Kind, OpenMode, PageUse, Truncation, check_region, size};
 pub use inherited::take_inherited;
 pub use limit::DescriptorLimit;
 pub(crate) use ready::{Waited, ready, ready_unless};

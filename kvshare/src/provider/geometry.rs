@@ -64,10 +64,27 @@ pub(super) fn own_header(path: &Path, cells: u64, cache: &AssumedCache) -> Resul
     Ok(Header::describe(&layout, None, Some(model.params(cells, types, cache.v_trans)?)))
 }
 
+/// Makes sure that a header describes the cache of the model at `path`: completes one that came without tensors, and
+/// compares the tensors of another, unless the model's cache is not known (it is no GGUF, or has more than a plain K/V
+/// cache).
+///
+/// # Errors
+/// A header of another model or another cache, or a model file that cannot be read.
+pub fn match_model(header: &mut Header, path: &Path, cache: &AssumedCache) -> Result<(), ProviderError> {
+    if header.tensors.is_empty() {
+        complete(header, path, cache)?;
+        // Its parameters had nothing to be checked against before.
+        header.check()?;
+    } else if cache.layers.is_none() {
+        compare(header, path)?;
+    }
+    Ok(())
+}
+
 /// Adds the tensors that the model at `path` has to a header that came without. If the header has no parameters
 /// either, those are found by trying: the regions' sizes and hashes fit only the right ones. They do not tell whether V
 /// is transposed; that is taken from `cache`.
-pub(super) fn complete(header: &mut Header, path: &Path, cache: &AssumedCache) -> Result<(), ProviderError> {
+fn complete(header: &mut Header, path: &Path, cache: &AssumedCache) -> Result<(), ProviderError> {
     let model = ModelShape::of(path, cache)?;
     if let Some(params) = &header.params {
         // llama.cpp shares the context out evenly among the streams (`llama_context`: `n_ctx_seq`).
@@ -94,7 +111,7 @@ pub(super) fn complete(header: &mut Header, path: &Path, cache: &AssumedCache) -
 
 /// Compares the tensors of a header that has them with those of the model at `path`. A model whose cache is not known is
 /// not compared: one that is no GGUF or has more than a plain K/V cache.
-pub(super) fn compare(header: &Header, path: &Path) -> Result<(), ProviderError> {
+fn compare(header: &Header, path: &Path) -> Result<(), ProviderError> {
     let planes = header.planes()?;
     let (Ok(metadata), Some(first)) = (read_metadata(path), planes.layers().first()) else { return Ok(()) };
     match metadata.geometry(planes.cells(), first.k.tensor_type, first.v.tensor_type) {

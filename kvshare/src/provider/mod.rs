@@ -18,7 +18,7 @@ mod tokens;
 
 pub use arguments::{Arguments, Route};
 pub use error::ProviderError;
-pub use geometry::{AssumedCache, AssumedLayers, read_metadata};
+pub use geometry::{AssumedCache, AssumedLayers, match_model, read_metadata};
 pub use open::Provider;
 pub use result_line::{ResultLine, ResultLineError};
 pub use run::{Prefill, run, run_with};

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use super::geometry::{compare, complete, own_header};
+use super::geometry::{match_model, own_header};
 use super::{Arguments, AssumedCache, ProviderError, ResultLine, Route, read_tokens};
 use crate::fd::{self, take_inherited};
 use crate::header::{Header, MAX_BYTES};
@@ -125,13 +125,7 @@ fn shared(
     }
     let sizes = descriptors.iter().map(fd::size).collect::<Result<Vec<_>, _>>()?;
     header.check_descriptors(&sizes)?;
-    if header.tensors.is_empty() {
-        complete(&mut header, model, cache)?;
-        // Its parameters had nothing to be checked against before.
-        header.check()?;
-    } else if cache.layers.is_none() {
-        compare(&header, model)?;
-    }
+    match_model(&mut header, model, cache)?;
     Ok((header, descriptors))
 }
 

@@ -1,0 +1,206 @@
+//! `kvshare-cli inspect` says what descriptors are and what lies in the cache that they hold.
+
+use std::os::fd::AsRawFd as _;
+
+use kvshare::header::Params;
+use kvshare::layout::TensorType;
+use kvshare_tests::eyes::{Cache, element, run};
+use serde_json::{Value, json};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
+
+fn tensor<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let tensors = report["layout"]["tensors"].as_array().unwrap();
+    tensors.iter().find(|tensor| tensor["name"] == name).unwrap()
+}
+
+fn findings(report: &Value) -> Vec<(&str, &str, &str)> {
+    let all = report["findings"].as_array().unwrap().iter();
+    all.map(|found| {
+        (found["kind"].as_str().unwrap(), found["about"].as_str().unwrap(), found["message"].as_str().unwrap())
+    })
+    .collect()
+}
+
+#[test]
+fn a_sound_cache_is_described_and_nothing_is_changed() {
+    let cache = Cache::small(17);
+    let before = cache.bytes();
+    let ended = cache.run(PROGRAM, &["inspect", "--json"]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let report = ended.json();
+    let descriptor = &report["descriptors"][0];
+    let size = cache.header.regions[0].size;
+    for (field, expected) in [
+        ("number", json!(3)),
+        ("kind", json!("memfd")),
+        ("name", json!("cache-0")),
+        ("size", json!(size)),
+        ("access", json!("read-write")),
+        ("seals", json!({"shrink": true, "grow": true, "seal": true, "write": false, "future_write": false})),
+        ("close_on_exec", json!(false)),
+        ("page_bytes", json!(rustix::param::page_size())),
+        ("allocated_bytes", json!(size)),
+        ("cpu_may_write", json!(true)),
+        ("why_not_write", Value::Null),
+    ] {
+        assert_eq!(descriptor[field], expected, "{field}");
+    }
+    assert_eq!(report["layout"]["digest"], "right");
+    let k = tensor(&report, "cache_k_l1");
+    assert_eq!(k["streams"][0]["ranges"], json!([[0, 17]]));
+    assert_eq!(k["streams"][0]["min"], element(1, 0, 0));
+    assert_eq!(k["streams"][0]["max"], element(1, 16, 63));
+    assert_eq!(tensor(&report, "cache_v_l0")["streams"][0]["mean"], -f64::from(1.0 + 1.0 + 31.5 / 64.0));
+    assert_eq!(findings(&report), []);
+    assert_eq!(cache.bytes(), before);
+}
+
+#[test]
+fn whoever_else_has_the_memory_is_named() {
+    let cache = Cache::small(1);
+    let _mapped = cache.mapped();
+    let report = cache.run(PROGRAM, &["inspect", "--json"]).json();
+    let holders = report["descriptors"][0]["also_open_in"].as_array().unwrap();
+    let us = holders.iter().find(|holder| holder["pid"] == std::process::id()).unwrap();
+    assert_eq!(us["mapped"], true);
+    assert!(us["descriptors"].as_array().unwrap().contains(&json!(cache.descriptors[0].as_raw_fd())), "{us}");
+}
+
+#[test]
+fn descriptors_are_taken_from_another_process() {
+    let cache = Cache::small(5);
+    let (pid, number) = (std::process::id().to_string(), cache.descriptors[0].as_raw_fd().to_string());
+    let header = cache.header_path();
+    let arguments = ["inspect", "--json", "--pid", &pid, "--fds", &number, "--layout", header.to_str().unwrap()];
+    let ended = run(PROGRAM, &arguments, &[]);
+    if ended.stderr.is_empty() && ended.code == Some(0) {
+        let report = ended.json();
+        assert_eq!(report["descriptors"][0]["name"], "cache-0");
+        assert_eq!(report["descriptors"][0]["close_on_exec"], true, "ours closes on exec");
+        assert_eq!(tensor(&report, "cache_k_l0")["streams"][0]["written"], 5);
+    } else {
+        // Where tracing is restricted, it says so.
+        assert!(format!("{ended:?}").contains("right to trace"), "{ended:?}");
+    }
+}
+
+#[test]
+fn odd_rows_gaps_and_overwritten_padding_are_found() {
+    let cache = Cache::small(20);
+    let mut mapped = cache.mapped();
+    mapped.fill_padding().unwrap();
+    let mut row = vec![0.5; 64];
+    row[9] = f32::NAN;
+    mapped.k_mut(0).unwrap().write_f32(7, &row).unwrap();
+    mapped.k_mut(1).unwrap().write_f32(8, &[f32::INFINITY; 64]).unwrap();
+    row[9] = 30_000.0;
+    mapped.v_mut(0).unwrap().write_f32(11, &row).unwrap();
+    mapped.v_mut(0).unwrap().write_f32(12, &[0.25; 64]).unwrap();
+    mapped.v_mut(1).unwrap().write_f32(3, &[0.0; 64]).unwrap();
+    mapped
+        .v_mut(1)
+        .unwrap()
+        .write_f32(20, &row[..9].iter().chain(&row[10..]).chain(&[0.75]).copied().collect::<Vec<_>>())
+        .unwrap();
+    drop(mapped);
+    let end = cache.header.tensors[2].end();
+    rustix::io::pwrite(&cache.descriptors[0], &[9], end + 5).unwrap();
+
+    let ended = cache.run(PROGRAM, &["inspect", "--json"]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let report = ended.json();
+    let expected = [
+        ("odd_row", "cache_k_l0", "row 7 is odd: not a number, NaN at channel 9"),
+        ("odd_row", "cache_v_l0", "row 11 is odd: huge, 30000 at channel 9 (the first of 2 odd rows)"),
+        ("odd_row", "cache_k_l1", "row 8 is odd: infinite, inf at channel 0"),
+        ("padding", "cache_k_l1", "byte 5 behind its end was overwritten: whoever filled it writes past its rows"),
+        ("gap", "cache_v_l1", "row 3 not written, though row 20 is"),
+        ("uneven", "cache_v_l1", "its rows end before position 21, those of most others before 20"),
+    ];
+    assert_eq!(findings(&report), expected);
+    assert_eq!(tensor(&report, "cache_k_l0")["padding"]["state"], "intact");
+    assert_eq!(tensor(&report, "cache_k_l1")["padding"], json!({"state": "damaged", "offset": 5}));
+
+    let text = cache.run(PROGRAM, &["inspect"]);
+    assert_eq!(text.code, Some(1));
+    for (_, about, message) in expected {
+        assert!(text.text().contains(&format!("{about}: {message}")), "{}", text.text());
+    }
+}
+
+#[test]
+fn rows_are_found_wherever_and_however_they_lie() {
+    let f16 = Params::plain(96, TensorType::F16);
+    let transposed = Params { v_trans: true, flash_attn: false, ..f16.clone() };
+    let rotated = Params { n_rot_k: 64, n_rot_v: 64, ..Params::plain(96, TensorType::Q8_0) };
+    let mixed = Params { type_k: TensorType::Q8_0, n_rot_k: 64, ..transposed.clone() };
+    for params in [f16.clone(), transposed, rotated, mixed, Params { n_stream: 3, ..f16 }] {
+        let cache = Cache::new(3, 128, 96, params.clone());
+        cache.fill(21);
+        let report = cache.run(PROGRAM, &["inspect", "--json"]).json();
+        assert_eq!(findings(&report), [], "{params:?}");
+        for name in ["cache_k_l2", "cache_v_l2"] {
+            let streams = tensor(&report, name)["streams"].as_array().unwrap();
+            assert_eq!(streams.len(), 1);
+            assert_eq!(streams[0]["ranges"], json!([[0, 21]]), "{name} {params:?}");
+            let sign = if name == "cache_k_l2" { 1.0 } else { -1.0 };
+            let mean = streams[0]["mean"].as_f64().unwrap();
+            let expected = sign * (3.0 + 10.0 / 8.0 + 63.5 / 64.0);
+            assert!((mean - expected).abs() < 0.01, "{name} {params:?}: {mean}, not {expected}");
+        }
+    }
+}
+
+#[test]
+fn values_are_printed_as_text_as_json_and_as_bytes() {
+    let cache = Cache::new(4, 64, 100, Params { v_trans: true, ..Params::plain(100, TensorType::F16) });
+    cache.fill(20);
+    for (name, sign) in [("cache_k_l3", 1.0), ("cache_v_l3", -1.0)] {
+        let cell = ["inspect", "--tensor", name, "--row", "17", "--count", "2"];
+        let json = cache.run(PROGRAM, &[&cell[..], &["--json"]].concat()).json();
+        assert_eq!(json["rows"][1]["position"], 18);
+        for channel in 0..64 {
+            assert_eq!(json["rows"][1]["values"][channel], sign * element(3, 18, channel as u64));
+        }
+        let raw = cache.run(PROGRAM, &[&cell[..], &["--raw"]].concat()).stdout;
+        assert_eq!(raw.len(), 2 * 64 * 2);
+        let first = half_from(&raw[..2]);
+        assert_eq!(first, sign * element(3, 17, 0));
+        let text = cache.run(PROGRAM, &cell);
+        assert_eq!(text.code, Some(0));
+        assert!(text.text().contains("row 17\n     0"), "{}", text.text());
+        assert!(text.text().contains(&format!("{}", sign * 6.125)), "{}", text.text());
+    }
+}
+
+/// An f16 that is a small multiple of 2^-6, from its bits.
+fn half_from(bytes: &[u8]) -> f32 {
+    let bits = u16::from_le_bytes([bytes[0], bytes[1]]);
+    let (sign, exponent) = (if bits >> 15 == 1 { -1.0 } else { 1.0 }, i32::from(bits >> 10 & 31) - 15);
+    sign * 2.0_f32.powi(exponent) * (1.0 + f32::from(bits & 1023) / 1024.0)
+}
+
+#[test]
+fn the_map_shows_layers_and_positions() {
+    let cache = Cache::small(3);
+    let text = cache.run(PROGRAM, &["inspect"]);
+    assert_eq!(text.code, Some(0));
+    assert!(!text.text().contains('\u{1b}'), "a pipe gets no colours");
+    let map = text.text().split("layers down").nth(1).unwrap();
+    snapbox::assert_data_eq!(
+        map,
+        snapbox::str![[r#"
+, positions 0 to 3 of 100 across, each:
+
+layer  K     V
+    0  ▁▂▃·  ▁▂▃·
+    1  ▇▇█·  ▇▇█·
+
+K ▁ 1.5198 to █ 2.7573   V ▁ 1.5198 to █ 2.7573   · not written   ░ some written   ! odd
+
+Nothing is wrong with the descriptors, the header or the rows.
+
+"#]]
+    );
+}
