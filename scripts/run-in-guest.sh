@@ -109,25 +109,6 @@ fetch_guest() {
     esac >"$work/root/modules/$module.ko"
   done
 
-  cat >"$work/root/init" <<'INIT'
-#!/bin/busybox sh
-/bin/busybox --install -s /bin
-export PATH=/bin HOME=/root TMPDIR=/tmp
-mount -t proc proc /proc
-mount -t sysfs sysfs /sys
-mount -t devtmpfs devtmpfs /dev
-mkdir -p /dev/pts /dev/shm
-mount -t devpts devpts /dev/pts
-mount -t tmpfs tmpfs /dev/shm
-ln -s /proc/self/fd /dev/fd
-ip link set lo up
-for module in drm drm_kms_helper drm_shmem_helper vgem; do insmod /modules/$module.ko; done
-. /guest-command
-echo $? >/dev/vport0p3
-sync
-poweroff -f
-INIT
-  chmod 755 "$work/root/init"
   pack "$work/root" "$work/busybox" >"$work/base.cpio"
   rm -rf "$work/packages" "$work/root" "$work/busybox-files" "$work/kernel-files"
   rm -rf "$cache"
@@ -150,7 +131,30 @@ set_up_host() {
 
 quoted() { printf "'%s' " "${1//\'/\'\\\'\'}"; }
 
-# The shell lines that the guest's init runs last, leaving PROGRAM's status.
+# The guest's first program.
+guest_init() {
+  cat <<'LINES'
+#!/bin/busybox sh
+/bin/busybox --install -s /bin
+export PATH=/bin HOME=/root TMPDIR=/tmp
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t debugfs debugfs /sys/kernel/debug
+mount -t devtmpfs devtmpfs /dev
+mkdir -p /dev/pts /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs tmpfs /dev/shm
+ln -s /proc/self/fd /dev/fd
+ip link set lo up
+for module in drm drm_kms_helper drm_shmem_helper vgem; do insmod /modules/$module.ko; done
+. /guest-command
+echo $? >/dev/vport0p3
+sync
+poweroff -f
+LINES
+}
+
+# The shell lines that it runs last, leaving PROGRAM's status.
 guest_command() {
   local setting argument
   if ((host_files)); then
@@ -206,6 +210,8 @@ mkdir "$work/root"
 for file in ${files[@]+"${files[@]}"} "$program"; do
   if ((!host_files)) || [[ $file == /tmp/* || $file == /run/* ]]; then take_along "$file"; fi
 done
+guest_init >"$work/root/init"
+chmod 755 "$work/root/init"
 guest_command "$@" >"$work/root/guest-command"
 { cat "$cache/base.cpio" && pack "$work/root" "$cache/busybox"; } >"$work/initrd"
 
