@@ -20,8 +20,8 @@ pub const CPU_ACCESS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// `DMA_BUF_IOCTL_SYNC` and its flags (linux/dma-buf.h); the argument is a `struct dma_buf_sync`, one 64-bit number.
 const DMA_BUF_IOCTL_SYNC: Opcode = opcode::write::<u64>(b'b', 0);
-const DMA_BUF_SYNC_READ: u64 = 1;
-const DMA_BUF_SYNC_WRITE: u64 = 2;
+pub(super) const DMA_BUF_SYNC_READ: u64 = 1;
+pub(super) const DMA_BUF_SYNC_WRITE: u64 = 2;
 const DMA_BUF_SYNC_START: u64 = 0;
 const DMA_BUF_SYNC_END: u64 = 4;
 
@@ -39,15 +39,17 @@ impl CpuAccess {
         Self { open: None, direction: 0 }
     }
 
-    pub(super) fn begin(dma_buf: Arc<OwnedFd>, access: Access) -> Result<Self, MapError> {
+    pub(super) fn begin(dma_buf: Arc<OwnedFd>, access: Access, timeout: Duration) -> Result<Self, MapError> {
         let (direction, finished) = match access {
             // Readers wait for the devices that write, writers for all.
             Access::ReadOnly => (DMA_BUF_SYNC_READ, PollFlags::IN),
             Access::ReadWrite => (DMA_BUF_SYNC_READ | DMA_BUF_SYNC_WRITE, PollFlags::OUT),
         };
-        let deadline = Instant::now() + CPU_ACCESS_TIMEOUT;
+        let deadline = Instant::now() + timeout;
+        // The kernel would wait without end for work that was announced and never finishes, so we wait first. Work that
+        // somebody adds in the moment between is waited for by the kernel.
         if !fd::ready(dma_buf.as_fd(), finished, deadline).map_err(MapError::system("poll"))? {
-            return Err(MapError::DeviceBusy { seconds: CPU_ACCESS_TIMEOUT.as_secs() });
+            return Err(MapError::DeviceBusy { waited: timeout });
         }
         sync(&dma_buf, DMA_BUF_SYNC_START | direction, deadline)?;
         Ok(Self { open: Some(dma_buf), direction })

@@ -1,5 +1,7 @@
 //! What can go wrong while a region is mapped or looked at.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
 
 use crate::layout::ALIGNMENT;
@@ -164,11 +166,26 @@ pub enum MapError {
         view: usize,
     },
     /// A device has not finished with a dma-buf in time.
-    #[error("a device is still at work on the dma-buf after {seconds} s; the work may never have been submitted")]
+    #[error("a device is still at work on the dma-buf after {waited:?}; the work may never have been submitted")]
     DeviceBusy {
         /// How long was waited.
-        seconds: u64,
+        waited: Duration,
     },
+    /// A device's work on a dma-buf has failed.
+    #[error("a device's work on the dma-buf failed: {errno}; do not use what it was to write")]
+    DeviceFailed {
+        /// What the device's driver said.
+        errno: Errno,
+    },
+    /// Fences were asked for of memory that has none.
+    #[error(
+        "this memory keeps no fences; only a dma-buf does, since Linux 6.0: wait for the device before the memory is \
+         handed on"
+    )]
+    NoFences,
+    /// A descriptor was given as a fence that is none.
+    #[error("the descriptor is no fence; give a sync_file, as a device's driver makes it")]
+    NotAFence,
     /// A system call failed that seldom does.
     #[error("{call} failed: {errno}")]
     System {

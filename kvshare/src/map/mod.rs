@@ -25,6 +25,7 @@ mod cpu_access;
 mod descriptor;
 mod error;
 mod extent;
+mod fence;
 #[allow(unsafe_code)]
 mod mapping;
 mod options;
@@ -36,6 +37,7 @@ mod view;
 pub use cpu_access::{CPU_ACCESS_TIMEOUT, CpuAccess};
 pub use error::MapError;
 pub use extent::Extent;
+pub use fence::Fence;
 pub use options::{Access, Guard, MapOptions, Unsealed};
 pub use region::MappedRegion;
 pub use view::{View, ViewMut};

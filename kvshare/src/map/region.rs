@@ -2,13 +2,14 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::descriptor::Mappable;
 use super::mapping::Mapping;
 use super::placement::place;
-use super::{Access, CpuAccess, Extent, MapError, MapOptions, View, ViewMut};
+use super::{Access, CPU_ACCESS_TIMEOUT, CpuAccess, Extent, MapError, MapOptions, View, ViewMut};
 
 /// The size that most kernels join base pages into: a level of the page table on x86-64, and on arm64 with 4 KiB
 /// pages.
@@ -121,12 +122,25 @@ impl MappedRegion {
     /// # Errors
     ///
     /// [`MapError::MappedReadOnly`] where writing is asked for and not mapped, [`MapError::DeviceBusy`] where a device
-    /// has not finished after [`CPU_ACCESS_TIMEOUT`](super::CPU_ACCESS_TIMEOUT), or what the kernel answered.
+    /// has not finished after [`CPU_ACCESS_TIMEOUT`], or what the kernel answered.
     pub fn begin_cpu_access(&self, access: Access) -> Result<CpuAccess, MapError> {
+        self.begin_cpu_access_within(access, CPU_ACCESS_TIMEOUT)
+    }
+
+    /// As [`begin_cpu_access`](Self::begin_cpu_access), waiting no longer than `timeout` for devices.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn begin_cpu_access_within(&self, access: Access, timeout: Duration) -> Result<CpuAccess, MapError> {
         if access == Access::ReadWrite && self.access() == Access::ReadOnly {
             return Err(MapError::MappedReadOnly);
         }
-        if self.is_dma_buf { CpuAccess::begin(Arc::clone(&self.descriptor), access) } else { Ok(CpuAccess::unneeded()) }
+        if self.is_dma_buf {
+            CpuAccess::begin(Arc::clone(&self.descriptor), access, timeout)
+        } else {
+            Ok(CpuAccess::unneeded())
+        }
     }
 
     #[inline]

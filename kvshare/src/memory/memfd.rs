@@ -5,12 +5,9 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::Errno;
 
+use super::request::{check, check_available};
 use super::{Allocation, FallbackReason, MemoryError, PageFallback, Pages, RegionSource, machine};
 use crate::fd::REQUIRED_SEALS;
-use crate::layout::ALIGNMENT;
-
-/// A memfd's name has at most this many bytes (memfd_create(2)).
-const NAME_MAX: usize = 249;
 
 /// Where `memfd_create` takes the logarithm of a huge page's size (`MFD_HUGE_SHIFT`, linux/memfd.h).
 const HUGE_SHIFT: u32 = 26;
@@ -67,11 +64,8 @@ impl Memfd {
     }
 
     fn allocate_shared(&self, name: &str, size: u64) -> Result<OwnedFd, MemoryError> {
-        if self.reserve == Reserve::Now
-            && let Some(available) = machine::available_memory()
-            && size > available
-        {
-            return Err(MemoryError::NotEnoughMemory { size, available });
+        if self.reserve == Reserve::Now {
+            check_available(size)?;
         }
         let memfd = create(name, MemfdFlags::empty()).map_err(|errno| MemoryError::System {
             call: "memfd_create",
@@ -118,22 +112,6 @@ impl RegionSource for Memfd {
         }
         Ok(Allocation { descriptor: self.allocate_shared(name, size)?, size, pages, fallbacks })
     }
-}
-
-fn check(name: &str, size: u64) -> Result<(), MemoryError> {
-    if size == 0 {
-        return Err(MemoryError::Empty);
-    }
-    if size > isize::MAX as u64 {
-        return Err(MemoryError::TooLarge { size });
-    }
-    if !size.is_multiple_of(ALIGNMENT) {
-        return Err(MemoryError::Unaligned { size });
-    }
-    if name.len() > NAME_MAX || name.contains('\0') {
-        return Err(MemoryError::Name { name: name.to_owned() });
-    }
-    Ok(())
 }
 
 /// The inner result is an error where smaller pages may still do.

@@ -1,7 +1,14 @@
 //! Where a region's memory comes from.
 //!
-//! A [`RegionSource`] makes a descriptor that other processes can map; [`Memfd`] is the one that every Linux machine
-//! has. Nothing here maps memory: that is [`crate::map`]'s work, since some descriptors can only be passed on.
+//! A [`RegionSource`] makes a descriptor that other processes can map. Nothing here maps memory: that is
+//! [`crate::map`]'s work, since some descriptors can only be passed on.
+//!
+//! | source | makes | works on |
+//! | --- | --- | --- |
+//! | [`Memfd`] | a sealed memfd | every Linux machine |
+//! | [`Udmabuf`] | a dma-buf over a memfd | a kernel with `/dev/udmabuf` |
+//! | [`DmaHeap`] | a dma-buf of a heap's memory | a kernel with `/dev/dma_heap` |
+//! | [`Drm`] | a dma-buf of a GPU's memory, or of vgem's | a machine with a card node in `/dev/dri` |
 //!
 //! ```
 //! use kvshare::memory::{Memfd, Pages, RegionSource};
@@ -15,14 +22,22 @@
 //! # Ok::<(), kvshare::memory::MemoryError>(())
 //! ```
 
+mod dma_buf;
+mod dma_heap;
+mod drm;
 mod error;
 mod machine;
 mod memfd;
 mod pages;
+mod request;
+mod udmabuf;
 
+pub use self::drm::{Drm, ImportedBuffer};
+pub use dma_heap::DmaHeap;
 pub use error::MemoryError;
 pub use memfd::{Memfd, Reserve};
 pub use pages::{FallbackReason, PageFallback, Pages};
+pub use udmabuf::{Udmabuf, UdmabufPart};
 
 use std::os::fd::OwnedFd;
 
@@ -33,8 +48,8 @@ pub trait RegionSource {
 
     /// Allocates a region of `size` bytes, a multiple of [`ALIGNMENT`](crate::layout::ALIGNMENT) that is not 0.
     ///
-    /// `name` is for people: it shows in `/proc/<pid>/maps` and `/proc/<pid>/fd`, and need not be unique. The memory
-    /// reads as zeros.
+    /// `name` is for people: it shows in `/proc/<pid>/maps` and `/proc/<pid>/fd`, and need not be unique. A dma-buf has
+    /// the first 31 bytes of it. The memory reads as zeros.
     ///
     /// # Errors
     ///

@@ -4,9 +4,10 @@ use std::os::fd::OwnedFd;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 
+use super::dma_buf::padded;
 use super::machine::{parse_available, parse_setting};
 use super::memfd::{create_sealable, judge_transparent_huge};
-use super::{FallbackReason, PageFallback, Pages, Reserve};
+use super::{FallbackReason, MemoryError, PageFallback, Pages, Reserve};
 
 #[test]
 fn a_kernel_without_noexec_seal_still_makes_memory_that_can_be_sealed() {
@@ -91,4 +92,35 @@ fn a_fallback_says_what_was_missing_and_what_to_do() {
         "2048 KiB pages were not to be had: 500 free pages are needed and the pool has fewer; raise nr_hugepages in \
          /sys/kernel/mm/hugepages"
     );
+}
+
+#[test]
+fn a_dma_bufs_name_is_cut_to_31_bytes_between_characters() {
+    let table = [
+        ("", 0),
+        ("cache-0", 7),
+        ("a-name-of-thirty-two-bytes-in-al", 31),
+        ("a-name-of-twenty-nine-bytes--\u{20ac}", 29),
+    ];
+    for (name, bytes) in table {
+        let padded = padded(name);
+        assert_eq!(&padded[..bytes], &name.as_bytes()[..bytes], "{name}");
+        assert!(padded[bytes..].iter().all(|&byte| byte == 0), "{name}");
+    }
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_is_named_with_what_to_do() {
+    let table = [
+        ("udmabuf", Errno::NOENT, "load the kernel's module udmabuf, or use another kind of memory"),
+        ("dma-heap", Errno::NOENT, "the heaps of this machine are the files in /dev/dma_heap"),
+        ("drm", Errno::NOENT, "the devices of this machine are the card nodes in /dev/dri"),
+        ("drm", Errno::ACCESS, "join the group that owns it, or run as its owner"),
+        ("udmabuf", Errno::MFILE, "use another kind of memory"),
+    ];
+    for (kind, errno, remedy) in table {
+        let words = MemoryError::Device { path: "/dev/it".into(), kind, errno }.to_string();
+        assert!(words.starts_with(&format!("/dev/it, which makes {kind} memory, cannot be opened: ")), "{words}");
+        assert!(words.ends_with(remedy), "{words}");
+    }
 }

@@ -1,0 +1,282 @@
+//! What every kind of memory promises.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use kvshare::fd::{Facts, Kind as DescriptorKind, OpenMode};
+use kvshare::handoff::{Cancel, Destination, Ending, ProviderFailure, ReceivedShare, ShareDesk};
+use kvshare::header::{Header, Params};
+use kvshare::layout::{Geometry, TensorType};
+use kvshare::map::{Access, Extent, Guard, MapError, MapOptions, MappedRegion};
+use kvshare::memory::MemoryError;
+use kvshare::rows::{self, MappedCache};
+use kvshare::wire::connect;
+use tempfile::TempDir;
+
+use crate::Promise;
+use crate::kinds::Kind;
+use crate::roles::{self, LAYERS, SURVIVED, WIDTH};
+use crate::system;
+
+pub const PROMISES: &[Promise] = &[
+    ("a_cycle_hands_a_cache_over_without_copying_it", a_cycle_hands_a_cache_over_without_copying_it),
+    ("a_provider_that_is_stopped_writes_no_more", a_provider_that_is_stopped_writes_no_more),
+    ("a_provider_that_dies_leaves_memory_that_the_next_one_can_fill", a_provider_that_dies_leaves_usable_memory),
+    ("a_stray_write_into_a_guard_page_faults", a_stray_write_into_a_guard_page_faults),
+    ("a_stray_write_beside_guard_pages_does_not_fault", a_stray_write_beside_guard_pages_does_not_fault),
+    ("what_was_exported_for_reading_is_not_mapped_for_writing", a_read_only_export_is_not_mapped_for_writing),
+    ("a_region_has_the_size_asked_for_and_reads_as_zeros", a_region_has_the_size_asked_for_and_reads_as_zeros),
+    ("a_region_past_the_end_is_refused", a_region_past_the_end_is_refused),
+    ("sizes_and_names_that_cannot_be_are_refused", sizes_and_names_that_cannot_be_are_refused),
+    ("a_descriptor_tells_what_it_is", a_descriptor_tells_what_it_is),
+    ("a_region_that_is_dropped_is_freed", a_region_that_is_dropped_is_freed),
+    ("cpu_access_begins_and_ends_in_any_order", cpu_access_begins_and_ends_in_any_order),
+];
+
+pub const READ_WRITE: MapOptions = MapOptions {
+    access: Access::ReadWrite,
+    guard: Guard::None,
+    unsealed: kvshare::map::Unsealed::Refuse,
+    transparent_huge: false,
+};
+const CELLS: u32 = 32;
+
+/// A decoder with a cache in memory of this kind, and a slot directory.
+struct Decoder {
+    header: Header,
+    memory: Vec<OwnedFd>,
+    directory: TempDir,
+}
+
+impl Decoder {
+    fn new(kind: &Kind) -> Self {
+        let geometry = Geometry::uniform(LAYERS, WIDTH, WIDTH, CELLS.into(), TensorType::F32);
+        let layout = geometry.layout().expect("a layout");
+        let header = Header::describe(&layout, None, Some(Params::plain(CELLS, TensorType::F32)));
+        let memory = rows::allocate(&header, &*kind.source, "conformance").expect("memory");
+        let directory = tempfile::Builder::new().permissions(mode_0700()).tempdir().expect("a directory");
+        Self { header, memory, directory }
+    }
+
+    /// Sends the header and the memory through a socket, as a decoder and a proxy do.
+    fn share(&self) -> ReceivedShare {
+        let desk = ShareDesk::open(self.directory.path()).expect("a desk");
+        let path = desk.path().to_owned();
+        let descriptors: Vec<_> = self.memory.iter().map(|memory| memory.as_fd()).collect();
+        std::thread::scope(|scope| {
+            let text = self.header.to_json();
+            let descriptors = &descriptors;
+            scope
+                .spawn(move || connect(&path, soon()).expect("a peer").send(&text, descriptors, soon()).expect("sent"));
+            desk.receive(soon(), &Cancel::new().expect("a descriptor")).expect("a share")
+        })
+    }
+
+    fn run(&self, role: &str, tokens: &[i32], cancel: Option<&Cancel>) -> Result<(), ProviderFailure> {
+        let share = self.share();
+        let program = roles::provider(role);
+        let log = &mut |line: &str| println!("provider: {line}");
+        program.run(tokens, Destination::Shared(&share), self.directory.path(), cancel, log).map(|_| ())
+    }
+
+    /// All K and V rows, as the decoder reads them.
+    fn rows(&self) -> Vec<Vec<f32>> {
+        let cache = MappedCache::map(&self.header, &self.memory, &MapOptions::default()).expect("a mapping");
+        let access = cache.begin_cpu_access(Access::ReadOnly).expect("access");
+        let mut rows = Vec::new();
+        for layer in 0..LAYERS {
+            for plane in [cache.k(layer).expect("a layer"), cache.v(layer).expect("a layer")] {
+                for position in 0..CELLS.into() {
+                    let mut row = vec![0.0; WIDTH as usize];
+                    plane.read_f32(position, &mut row).expect("a row");
+                    rows.push(row);
+                }
+            }
+        }
+        access.end().expect("the end of the access");
+        rows
+    }
+
+    /// What the rows are after a provider did well.
+    fn expected(tokens: &[i32]) -> Vec<Vec<f32>> {
+        let row = |layer, position| match position < tokens.len() as u64 {
+            true => roles::row(layer, position, tokens),
+            false => vec![0.0; WIDTH as usize],
+        };
+        let plane = |layer| (0..CELLS.into()).map(move |position| row(layer, position));
+        (0..LAYERS).flat_map(|layer| plane(layer).chain(plane(layer))).collect()
+    }
+}
+
+fn mode_0700() -> std::fs::Permissions {
+    std::os::unix::fs::PermissionsExt::from_mode(0o700)
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(60)
+}
+
+fn whole(size: u64) -> Extent {
+    Extent { offset: 0, size }
+}
+
+fn a_cycle_hands_a_cache_over_without_copying_it(kind: &Kind) {
+    let decoder = Decoder::new(kind);
+    let tokens: Vec<i32> = (1..=CELLS as i32 - 1).collect();
+    decoder.run("good", &tokens, None).expect("the provider does well");
+    assert!(decoder.rows() == Decoder::expected(&tokens));
+
+    let identity = |descriptor: &OwnedFd| Facts::of(descriptor).expect("facts").identity;
+    let received: Vec<_> = decoder.share().descriptors.iter().map(identity).collect();
+    assert_eq!(received, decoder.memory.iter().map(identity).collect::<Vec<_>>(), "it is the same memory");
+}
+
+fn a_provider_that_is_stopped_writes_no_more(kind: &Kind) {
+    let decoder = Decoder::new(kind);
+    let cancel = Cancel::new().expect("a descriptor");
+    let failure = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while decoder.rows().concat().iter().all(|&value| value == 0.0) {
+                std::thread::yield_now();
+            }
+            cancel.cancel();
+        });
+        decoder.run("endless", &[1, 2, 3], Some(&cancel)).expect_err("it never ends by itself")
+    });
+    assert!(matches!(failure, ProviderFailure::Cancelled { .. }) && !failure.may_still_write(), "{failure}");
+
+    let stamp = vec![1.0; WIDTH as usize];
+    let mut cache = MappedCache::map(&decoder.header, &decoder.memory, &READ_WRITE).expect("a mapping");
+    cache.k_mut(0).expect("a layer").write_f32(0, &stamp).expect("a row");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(decoder.rows()[0], stamp, "nobody writes over it");
+}
+
+fn a_provider_that_dies_leaves_usable_memory(kind: &Kind) {
+    let decoder = Decoder::new(kind);
+    let tokens = [5, 6, 7];
+    let failure = decoder.run("dying", &tokens, None).expect_err("it dies");
+    assert!(matches!(failure, ProviderFailure::Failed { ending: Ending::Signal(_), .. }), "{failure}");
+    let mut rows = decoder.rows();
+    assert_eq!(rows.remove(0), roles::row(0, 0, &tokens), "what it wrote before");
+    assert!(rows.concat().iter().all(|&value| value == 0.0), "and nothing else");
+
+    decoder.run("good", &tokens, None).expect("the next provider does well");
+    assert!(decoder.rows() == Decoder::expected(&tokens));
+}
+
+fn a_stray_write_into_a_guard_page_faults(kind: &Kind) {
+    let page = kind.page as i64;
+    let table = [
+        (Guard::Region, 0, -1),
+        (Guard::Region, 0, 4 * page),
+        (Guard::Tensor, 0, page),
+        (Guard::Tensor, 2 * kind.page, -1),
+        (Guard::Tensor, 2 * kind.page, page),
+    ];
+    let memory = kind.region("stray", 4);
+    for (guard, offset, distance) in table {
+        let end = roles::end_of_stray(&memory, kind.page, guard, offset, distance);
+        assert!(roles::faulted(end), "{guard:?}, {distance} bytes from {offset}: {end}");
+    }
+}
+
+fn a_stray_write_beside_guard_pages_does_not_fault(kind: &Kind) {
+    let page = kind.page as i64;
+    let table = [(Guard::Region, 0, page, page), (Guard::Tensor, 0, page - 1, page - 1)];
+    for (guard, offset, distance, hit) in table {
+        let memory = kind.region("stray", 4);
+        let end = roles::end_of_stray(&memory, kind.page, guard, offset, distance);
+        assert_eq!(end.code(), Some(SURVIVED), "{guard:?}, {distance} bytes from {offset}: {end}");
+        let region = MappedRegion::map(&memory, whole(4 * kind.page), &[], &MapOptions::default()).expect("a mapping");
+        let mut byte = [0];
+        region.view(hit as u64, 1).expect("a byte").copy_to(&mut byte).expect("equal lengths");
+        assert_eq!(byte, [7], "{guard:?}: another process sees it");
+    }
+}
+
+fn a_read_only_export_is_not_mapped_for_writing(kind: &Kind) {
+    let Some(read_only) = kind.read_only else { return };
+    let memory = read_only(4096);
+    let expected = if kind.is_dma_buf() { MapError::DmaBufReadOnly } else { MapError::FileReadOnly };
+    assert_eq!(Facts::of(&memory).expect("facts").access, OpenMode::ReadOnly);
+    assert_eq!(MappedRegion::map(&memory, whole(4096), &[], &READ_WRITE).err(), Some(expected));
+    let region = MappedRegion::map(&memory, whole(4096), &[], &MapOptions::default()).expect("for reading");
+    assert_eq!(region.begin_cpu_access(Access::ReadWrite).err(), Some(MapError::MappedReadOnly));
+    region.begin_cpu_access(Access::ReadOnly).expect("for reading").end().expect("its end");
+}
+
+fn a_region_has_the_size_asked_for_and_reads_as_zeros(kind: &Kind) {
+    for pages in [1, 5] {
+        let size = pages * kind.page;
+        let memory = kind.region("sizes", pages);
+        assert_eq!(kvshare::fd::size(&memory).expect("a size"), Some(size));
+        let mut region = MappedRegion::map(&memory, whole(size), &[], &READ_WRITE).expect("a mapping");
+        let access = region.begin_cpu_access(Access::ReadWrite).expect("access");
+        let mut bytes = vec![1; size as usize];
+        region.view(0, size).expect("all of it").copy_to(&mut bytes).expect("equal lengths");
+        assert!(bytes.iter().all(|&byte| byte == 0));
+        region.view_mut(size - 1, 1).expect("its last byte").copy_from(&[9]).expect("equal lengths");
+        access.end().expect("the end of the access");
+    }
+}
+
+fn a_region_past_the_end_is_refused(kind: &Kind) {
+    let held = 2 * kind.page;
+    let memory = kind.region("past-the-end", 2);
+    for (offset, size) in [(0, held + 4096), (4096, held), (held, 4096), (1 << 40, 4096)] {
+        let answer = MappedRegion::map(&memory, Extent { offset, size }, &[], &MapOptions::default()).err();
+        assert_eq!(answer, Some(MapError::PastEnd { offset, size, held }));
+    }
+    let last = Extent { offset: held - 4096, size: 4096 };
+    MappedRegion::map(&memory, last, &[], &READ_WRITE).expect("its last bytes");
+}
+
+fn sizes_and_names_that_cannot_be_are_refused(kind: &Kind) {
+    let table = [
+        ("a", 0, MemoryError::Empty),
+        ("a", 4097, MemoryError::Unaligned { size: 4097 }),
+        ("a", u64::MAX, MemoryError::TooLarge { size: u64::MAX }),
+        ("a\0b", 4096, MemoryError::Name { name: "a\0b".to_owned() }),
+    ];
+    for (name, size, expected) in table {
+        assert_eq!(kind.source.allocate(name, size).err(), Some(expected), "{name:?}, {size}");
+    }
+}
+
+fn a_descriptor_tells_what_it_is(kind: &Kind) {
+    let memory = kind.region("kvshare:a-name-of-31-bytes-at-mostX", 1);
+    let facts = Facts::of(&memory).expect("facts");
+    assert_eq!((facts.access, facts.close_on_exec), (OpenMode::ReadWrite, true));
+    assert_eq!((facts.size, facts.exporter.as_deref()), (Some(kind.page), kind.exporter));
+    facts.check_region().expect("it can be a region");
+    let (expected, name, seals) = match kind.is_dma_buf() {
+        true => (DescriptorKind::DmaBuf, "kvshare:a-name-of-31-bytes-at-m", false),
+        false => (DescriptorKind::Memfd, "kvshare:a-name-of-31-bytes-at-mostX", true),
+    };
+    assert_eq!((facts.kind, facts.name.as_deref(), facts.seals.is_some()), (expected, Some(name), seals));
+}
+
+fn a_region_that_is_dropped_is_freed(kind: &Kind) {
+    let name = format!("freed-{}", kind.name);
+    let memory = kind.region(&name, 1);
+    let region = MappedRegion::map(&memory, whole(kind.page), &[], &READ_WRITE).expect("a mapping");
+    let access = region.begin_cpu_access(Access::ReadWrite).expect("access");
+    assert!(system::holds(&name));
+    assert_ne!(system::kernel_keeps(&name), Some(!kind.is_dma_buf()), "the kernel lists dma-bufs");
+    drop((memory, region));
+    assert_eq!(system::holds(&name), kind.is_dma_buf(), "an open access keeps a dma-buf");
+    drop(access);
+    assert!(!system::holds(&name));
+    assert_ne!(system::kernel_keeps(&name), Some(true));
+}
+
+fn cpu_access_begins_and_ends_in_any_order(kind: &Kind) {
+    let memory = kind.region("access", 1);
+    let region = MappedRegion::map(&memory, whole(kind.page), &[], &READ_WRITE).expect("a mapping");
+    let first = region.begin_cpu_access(Access::ReadOnly).expect("access");
+    let second = region.begin_cpu_access(Access::ReadWrite).expect("it excludes nobody");
+    first.end().expect("its end");
+    drop(second);
+    region.begin_cpu_access(Access::ReadOnly).expect("again").end().expect("its end");
+}
