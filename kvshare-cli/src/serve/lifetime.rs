@@ -214,6 +214,7 @@ async fn proxy(
             provider.elfs = arguments.elfs();
             provider.time_limit = arguments.prefill_timeout();
             provider.environment = vec![("ONEBIT_HYBRID_BACKEND_URL".into(), backend.url.clone().into())];
+            provider.environment.extend(arguments.api_key().map(|key| ("LLAMA_API_KEY".into(), key.into())));
             let known = match arguments.backend_url {
                 Some(_) => KnownCache::default(),
                 None => KnownCache::of_backend(&arguments.backend_flags),
