@@ -1,5 +1,7 @@
 //! What the tests share: a decoder and a provider as processes of their own, and the handoffs between them.
 
+#[path = "fetched.rs"]
+pub mod fetched;
 #[path = "serving.rs"]
 pub mod serving;
 #[path = "smollm2_file.rs"]
