@@ -2,6 +2,8 @@
 
 #[path = "eyes.rs"]
 pub mod eyes;
+#[path = "fetched.rs"]
+pub mod fetched;
 #[path = "serving.rs"]
 pub mod serving;
 #[path = "smollm2_file.rs"]

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// How long anything may take before a test gives up. No test passes or fails by how long something took.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a test has prepared for its server: a directory with a model, a backend and a provider.
 ///
@@ -154,6 +154,11 @@ impl Serving {
             Some(())
         });
         serving
+    }
+
+    /// Where it listens, such as `http://127.0.0.1:8080`.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Waits for a call.
