@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::serve::ListenerExt as _;
 use clap::{ArgAction, Args, ValueEnum};
 use kvshare::layout::TensorType;
 use kvshare::map::Guard;
@@ -297,6 +298,8 @@ async fn listen(server: Arc<Server>, address: SocketAddr) -> Result<(), ServeErr
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let app = router(Arc::clone(&server));
+    // A token that waits for the acknowledgement of the one before comes up to 40 ms late (tcp(7), TCP_NODELAY).
+    let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
     let serving = axum::serve(listener, app).with_graceful_shutdown(async {
         let _ = stopped.await;
     });
