@@ -9,6 +9,8 @@ pub mod decoder_process;
 pub mod demo;
 pub mod inspect;
 pub mod layout_command;
+pub mod message_commands;
 pub mod output;
 pub mod serve;
 pub mod split_ceiling;
+pub mod state_command;
