@@ -78,8 +78,7 @@ fn memory_that_is_not_the_headers_is_refused_by_name() {
     };
     let (smaller, larger) = (memory(size - 4096), memory(size + 4096));
     let found = with(&[&smaller], "3");
-    assert!(found.iter().any(|found| found.starts_with("header: region 0 ends at")), "{found:?}");
-    assert!(found.iter().any(|found| found.starts_with("cache_v_l1: ")), "the last tensor is not all there: {found:?}");
+    assert!(found[0].starts_with("header: region 0 ends at"), "{found:?}");
     let found = with(&[&larger, &smaller], "3,4");
     assert!(found[0].contains("no region names it"), "{found:?}");
     let ended = run(PROGRAM, &["inspect", "--json", "--layout", header, "--fds", "3"], &[larger.as_fd()]);

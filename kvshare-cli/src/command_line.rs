@@ -11,9 +11,11 @@ use crate::demo::{self, DemoArguments};
 use crate::gate::{self, GateArguments};
 use crate::inspect::{self, InspectArguments};
 use crate::layout_command::{self, LayoutArguments};
+use crate::message_commands::{self, ReceiveArguments, SendArguments};
 use crate::serve::end_with_parent::{self, EndWithParentArguments};
 use crate::serve::{self, ServeArguments};
 use crate::split_ceiling::{self, SplitCeilingArguments};
+use crate::state_command::{self, StateArguments};
 
 /// Hands a language model's KV cache from one process to another without copying it
 #[derive(Parser)]
@@ -35,6 +37,9 @@ enum Command {
     Gate(GateArguments),
     Layout(LayoutArguments),
     Inspect(InspectArguments),
+    State(StateArguments),
+    Send(SendArguments),
+    Recv(ReceiveArguments),
     /// A decoder without a GPU that speaks llama-server's HTTP and both handoff routes
     #[command(after_help = "\
 Example:
@@ -50,11 +55,16 @@ Example:
 /// Runs the command that `arguments`, the program's name first, ask for: 0 done, 1 failed, 2 misuse, others as the
 /// command's help says.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let command_line = match CommandLine::try_parse_from(ours_long(arguments)) {
+    let arguments: Vec<OsString> = ours_long(arguments).collect();
+    let is_json = arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
+    let command_line = match CommandLine::try_parse_from(&arguments) {
         Ok(command_line) => command_line,
         Err(error) => {
             // Help and version are asked for, and printed the same way.
             let _ = error.print();
+            if is_json && error.use_stderr() {
+                report_object(error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: "));
+            }
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
     };
@@ -62,6 +72,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Demo(arguments) => demo::run(&arguments),
         Command::Layout(arguments) => layout_command::run(&arguments).map(|()| true),
         Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::State(arguments) => state_command::run(&arguments),
+        Command::Send(arguments) => message_commands::send(&arguments).map(|()| true),
+        Command::Recv(arguments) => message_commands::receive(&arguments).map(|()| true),
         Command::SplitCeiling(arguments) => split_ceiling::run(&arguments).map(|()| true),
         Command::Gate(arguments) => return gate::run(&arguments),
         Command::Serve(arguments) => return serve::run(*arguments),
@@ -73,10 +86,22 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
-            eprintln!("kvshare-cli: {failure}");
+            report_error(&failure.to_string(), is_json);
             ExitCode::FAILURE
         }
     }
+}
+
+/// Says on standard error why a command failed, with `--json` also as an object on a line of its own.
+fn report_error(message: &str, is_json: bool) {
+    eprintln!("kvshare-cli: {message}");
+    if is_json {
+        report_object(message);
+    }
+}
+
+fn report_object(message: &str) {
+    eprintln!("{}", serde_json::json!({"error": {"message": message}}));
 }
 
 /// The arguments with llama-server's short names made long, but for those after `--` or for another program.

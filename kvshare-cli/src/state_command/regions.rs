@@ -1,0 +1,66 @@
+//! `state into-regions` and `from-regions`: between a file and memory that was handed over.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use kvshare::fd::{self, take_inherited};
+use kvshare::header::{Header, MAX_BYTES};
+use kvshare::map::{Access, MapOptions};
+use kvshare::provider::read_tokens;
+use kvshare::rows::MappedCache;
+use kvshare::state_file::{Slot, StateFile};
+use serde_json::json;
+
+use super::arguments::{FromRegionsArguments, IntoRegionsArguments};
+use super::convert::{copy_rows, publish};
+use super::loaded::Loaded;
+use crate::output::{Failure, print};
+
+pub(super) fn write(arguments: &IntoRegionsArguments) -> Result<(), Failure> {
+    let (header, descriptors) = regions(&arguments.layout, &arguments.fds)?;
+    let loaded = Loaded::read(&arguments.file, arguments.m_rope).map_err(Failure::new)?;
+    let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
+    let mut target = MappedCache::map(&header, &descriptors, &options).map_err(Failure::new)?;
+    let access = target.begin_cpu_access(Access::ReadWrite).map_err(Failure::new)?;
+    copy_rows(&loaded.cache.0, &mut target, loaded.cells()).map_err(Failure::new)?;
+    access.end().map_err(Failure::new)?;
+    let (cells, layers) = (loaded.cells(), target.layers().len());
+    if arguments.json {
+        return print(&json!({"cells": cells, "layers": layers}).to_string());
+    }
+    print(&format!("wrote {cells} cells of {layers} layers"))
+}
+
+pub(super) fn read(arguments: &FromRegionsArguments) -> Result<(), Failure> {
+    let (header, descriptors) = regions(&arguments.layout, &arguments.fds)?;
+    let tokens = read_tokens(&arguments.tokens).map_err(Failure::new)?;
+    let cache = MappedCache::map(&header, &descriptors, &MapOptions::default()).map_err(Failure::new)?;
+    if tokens.len() as u64 > cache.cells() {
+        let (tokens, cells) = (tokens.len(), cache.cells());
+        return Err(Failure::new(format!("there are {tokens} tokens, but the cache has only {cells} cells")));
+    }
+    let access = cache.begin_cpu_access(Access::ReadOnly).map_err(Failure::new)?;
+    let file = StateFile::of_prompt(tokens, cache.state_shape(), Slot::default()).map_err(Failure::new)?;
+    let length = publish(&file, &cache, &arguments.file)?;
+    access.end().map_err(Failure::new)?;
+    if arguments.json {
+        return print(&json!({"file": arguments.file.display().to_string(), "bytes": length}).to_string());
+    }
+    print(&format!("{}: {length} bytes", arguments.file.display()))
+}
+
+/// The header at `layout`, with its descriptors, which go together.
+fn regions(layout: &Path, fds: &[i32]) -> Result<(Header, Vec<OwnedFd>), Failure> {
+    let descriptors = take_inherited(fds).map_err(Failure::new)?;
+    let mut bytes = Vec::new();
+    // One byte over the limit shows that there is more.
+    File::open(layout)
+        .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
+        .map_err(|error| Failure::new(format!("cannot read the header {}: {error}", layout.display())))?;
+    let header = Header::parse(&bytes).map_err(Failure::new)?;
+    let sizes = descriptors.iter().map(fd::size).collect::<Result<Vec<_>, _>>().map_err(Failure::new)?;
+    header.check_descriptors(&sizes).map_err(Failure::new)?;
+    Ok((header, descriptors))
+}
