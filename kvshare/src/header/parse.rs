@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::arrangement::check_arrangement;
 use super::fields::{Fields, Place, wrong};
 use super::{
     Header, HeaderError, MAX_BYTES, MAX_NAME_BYTES, MAX_REGIONS, ModelIdentity, Params, Region, VERSION, strict_json,
@@ -89,6 +90,7 @@ fn region(place: Place, value: &Value) -> Result<Region, HeaderError> {
         Some(_) => fields.u64("offset")?,
         None => 0,
     };
+    check_arrangement(&fields)?;
     Ok(Region {
         fd: fields.index("fd")?,
         offset,
