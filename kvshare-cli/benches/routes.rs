@@ -55,8 +55,8 @@ async fn share_and_adopt(cycle: &Cycle, tokens: &[i32], times: &mut Times) {
     let path = desk.path().to_string_lossy().into_owned();
     let cancel = Cancel::new().expect("a pipe");
     let started = Instant::now();
-    let receiving =
-        tokio::task::spawn_blocking(move || desk.receive(Instant::now() + Duration::from_secs(30), &cancel));
+    let limit = Duration::from_secs(30);
+    let receiving = tokio::task::spawn_blocking(move || desk.receive(Instant::now() + limit, limit, &cancel));
     let (received, share_id) = tokio::join!(receiving, cycle.decoder.share(&path));
     let share = received.expect("a thread").expect("a share");
     let shared = started.elapsed();

@@ -33,6 +33,14 @@ pub enum HeaderError {
     Unaligned { field: String, value: u64 },
     #[error("region {region} ends past 2^63 - 1 (offset {offset}, size {size})")]
     RegionTooLarge { region: usize, offset: u64, size: u64 },
+    #[error(
+        "header field {field} is {value:?}, which is no format of DRM; leave it out, or give a code such as \"R8\""
+    )]
+    UnknownFormat { field: String, value: String },
+    #[error(
+        "header field {field} is {modifier}, but rows are found by offset, so a region must be linear (0); export it so"
+    )]
+    NotLinear { field: String, modifier: String },
     #[error("regions {first} and {second} overlap in descriptor {fd}")]
     RegionsOverlap { first: usize, second: usize, fd: usize },
     #[error("header field {field} is {value}, but only {count} descriptors came with the header")]

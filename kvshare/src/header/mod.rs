@@ -15,6 +15,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arrangement;
 mod check;
 mod digest;
 mod error;

@@ -1,5 +1,6 @@
 //! From bytes to a header that holds together.
 
+use super::arrangement::check_arrangement;
 use super::fields::{Fields, Place, wrong};
 use super::strict_json::Json;
 use super::{
@@ -88,6 +89,7 @@ fn region(place: Place, value: &Json<'_>) -> Result<Region, HeaderError> {
         Some(_) => fields.u64("offset")?,
         None => 0,
     };
+    check_arrangement(&fields)?;
     Ok(Region {
         fd: fields.index("fd")?,
         offset,

@@ -66,6 +66,40 @@ fn a_hash_may_be_a_number_or_a_string() {
     }
 }
 
+#[test]
+fn a_region_may_say_that_it_is_linear() {
+    for (format, modifier) in [("R8", json!(0)), ("R8  ", json!("0")), ("XR24", json!("0x0")), ("R16 ", json!(null))] {
+        let region = json!({"fd": 0, "size": 4096, "layout": EMPTY, "format": format, "modifier": modifier});
+        assert!(Header::parse(json!({"regions": [region]}).to_string().as_bytes()).is_ok(), "{format}, {modifier}");
+    }
+}
+
+#[test]
+fn a_region_of_another_arrangement_is_refused_by_its_name() {
+    let refused = [
+        (
+            "modifier",
+            json!(0x0100_0000_0000_0001_u64),
+            "0x100000000000001 (I915_x_tiled), but rows are found by offset",
+        ),
+        ("modifier", json!("0x0300000000000001"), "0x300000000000001 (Nvidia_tegra_tiled)"),
+        ("modifier", json!(0x00ff_ffff_ffff_ffff_u64), "DRM_FORMAT_MOD_INVALID"),
+        ("modifier", json!(u64::MAX), "is 0xffffffffffffffff, but"),
+        ("modifier", json!("linear"), "but must be a whole number"),
+        ("format", json!("????"), "is \"????\", which is no format of DRM"),
+        ("format", json!(""), "is \"\", which is no format of DRM"),
+        ("format", json!("XR24 and more"), "which is no format of DRM"),
+        ("format", json!("\u{20ac}8"), "which is no format of DRM"),
+        ("format", json!(7), "but must be a string"),
+    ];
+    for (field, value, words) in refused {
+        let mut region = json!({"fd": 0, "size": 4096, "layout": EMPTY});
+        region[field] = value;
+        let error = refusal(&json!({"regions": [region]})).to_string();
+        assert!(error.starts_with(&format!("header field regions[0].{field} is ")) && error.contains(words), "{error}");
+    }
+}
+
 const EMPTY: u64 = crate::layout::EMPTY_HASH;
 
 type Check = fn(&HeaderError) -> bool;

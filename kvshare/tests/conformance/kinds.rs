@@ -57,7 +57,6 @@ pub fn of_this_machine() -> (Vec<Kind>, Vec<LeftOut>) {
 }
 
 fn all() -> [Kind; 5] {
-    let node = Drm::nodes().into_iter().next().unwrap_or_else(|| "/dev/dri/card0".into());
     [
         Kind {
             name: "memfd",
@@ -89,7 +88,7 @@ fn all() -> [Kind; 5] {
         },
         Kind {
             name: "drm",
-            source: Arc::new(Drm::new(node)),
+            source: Arc::new(Drm::new(drm_card::node())),
             page: 4096,
             exporter: Some("drm"),
             read_only: Some(drm_card::read_only),
