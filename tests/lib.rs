@@ -1,5 +1,9 @@
 //! What the tests share: a decoder and a provider as processes of their own, and the handoffs between them.
 
+#[path = "meddler.rs"]
+pub mod meddler;
+#[path = "scene.rs"]
+pub mod scene;
 #[path = "serving.rs"]
 pub mod serving;
 #[path = "smollm2_file.rs"]
