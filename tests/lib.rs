@@ -10,6 +10,8 @@ pub mod serving;
 pub mod smollm2;
 #[path = "spy.rs"]
 pub mod spy;
+#[path = "unkillable.rs"]
+pub mod unkillable;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,5 +1,5 @@
 //! `kvshare-cli` again: its subcommands are the decoder and the provider that the tests start. And a decoder that fails on
-//! request.
+//! request, and a process that cannot be killed.
 
 use std::process::ExitCode;
 
@@ -7,6 +7,9 @@ fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
     match &arguments[..] {
         [_, command, rest @ ..] if command == "meddler" => kvshare_tests::meddler::run(rest.to_vec()),
+        [_, command, held, released] if command == "unkillable" => {
+            kvshare_tests::unkillable::run(held.as_ref(), released.as_ref())
+        }
         _ => kvshare_cli::command_line::run(arguments),
     }
 }

@@ -95,7 +95,11 @@ impl Scene {
         let _ = std::fs::remove_file(self.path("broken"));
     }
 
-    fn script(&self, name: &str, text: &str) {
+    /// Writes a shell script that can be run; `provider` and `backend` are there already.
+    ///
+    /// # Panics
+    /// Where a test cannot go on.
+    pub fn script(&self, name: &str, text: &str) {
         std::fs::write(self.path(name), format!("#!/bin/sh\n{text}\n")).expect("a script");
         std::fs::set_permissions(self.path(name), Permissions::from_mode(0o700)).expect("a program");
     }

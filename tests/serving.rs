@@ -1,6 +1,6 @@
 //! `kvshare-cli serve` as a process, with its backend, its provider, and what it says.
 
-use std::io::{BufRead as _, BufReader, Read};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -76,6 +76,20 @@ impl Serving {
     /// A request without a body.
     pub fn get(&self, path: &str) -> reqwest::RequestBuilder {
         self.client.get(format!("{}{path}", self.address))
+    }
+
+    /// Sends these bytes and returns all that comes back.
+    ///
+    /// # Panics
+    /// Where a test cannot go on.
+    pub fn raw(&self, request: &str) -> String {
+        let address = self.address.strip_prefix("http://").expect("an address");
+        let mut connection = std::net::TcpStream::connect(address).expect("the server listens");
+        connection.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        connection.write_all(request.as_bytes()).expect("it is sent");
+        let mut reply = String::new();
+        connection.read_to_string(&mut reply).expect("an answer");
+        reply
     }
 
     /// Asks one question of the embedded model.
