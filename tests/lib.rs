@@ -4,12 +4,18 @@
 pub mod eyes;
 #[path = "fetched.rs"]
 pub mod fetched;
+#[path = "meddler.rs"]
+pub mod meddler;
+#[path = "scene.rs"]
+pub mod scene;
 #[path = "serving.rs"]
 pub mod serving;
 #[path = "smollm2_file.rs"]
 pub mod smollm2;
 #[path = "spy.rs"]
 pub mod spy;
+#[path = "unkillable.rs"]
+pub mod unkillable;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

@@ -1,7 +1,15 @@
-//! `kvshare-cli` again: its subcommands are the decoder and the provider that the tests start.
+//! `kvshare-cli` again: its subcommands are the decoder and the provider that the tests start. And a decoder that fails on
+//! request, and a process that cannot be killed.
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    kvshare_cli::command_line::run(std::env::args_os())
+    let arguments: Vec<_> = std::env::args_os().collect();
+    match &arguments[..] {
+        [_, command, rest @ ..] if command == "meddler" => kvshare_tests::meddler::run(rest.to_vec()),
+        [_, command, held, released] if command == "unkillable" => {
+            kvshare_tests::unkillable::run(held.as_ref(), released.as_ref())
+        }
+        _ => kvshare_cli::command_line::run(arguments),
+    }
 }

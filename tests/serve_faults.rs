@@ -1,27 +1,217 @@
-//! Whatever goes wrong with a handoff, the client gets the right answer, the log one line with the reason, nothing is
-//! left behind, and the next request is handed over.
+//! Whatever goes wrong with a handoff, the client gets the right answer or the right error, the log one line with the
+//! reason, nothing is left behind, and the next request is served. One table: a stage, what goes wrong there, and what comes
+//! of it.
 
 use std::path::PathBuf;
 
-use kvshare_tests::serving::{Scene, Serving, chat, eventually, runs};
+use kvshare_tests::meddler::{REACHED, SEEN};
+use kvshare_tests::serving::{REPORT, Reply, Scene, Serving, chat, eventually};
+use serde_json::json;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
 const MOON: &str = "What is the moon?";
 /// The reference provider, in a shell script that has our provider's arguments.
 const PROVIDE: &str = concat!("'", env!("CARGO_BIN_EXE_kvshare-parts"), "' reference-provider \"$@\"");
+const RESULT: &str = r#"echo '{"n_tokens": 12, "argmax": 0}'"#;
+
+/// A row of the table.
+struct Fault {
+    stage: &'static str,
+    kind: &'static str,
+    cause: Cause,
+    outcome: Outcome,
+    /// Words of the one line that says why.
+    reason: &'static str,
+}
+
+enum Cause {
+    /// The provider is this shell script.
+    Provider(String),
+    /// The decoder meddles with a call (`meddler.rs`).
+    Decoder(&'static str),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The backend prefills the request itself.
+    Own,
+    /// The same, if the backend is back in time; else 502.
+    OwnOrGateway,
+    /// The file route carries it.
+    File,
+    /// 502.
+    Gateway,
+    /// The client has a part of its answer, and then an error.
+    Broken,
+    /// The client leaves when the fault has struck.
+    Left,
+    /// The client leaves in the middle of its answer.
+    LeftMidway,
+}
+
+use Cause::{Decoder, Provider};
+use Outcome::{Broken, File, Gateway, Left, LeftMidway, Own, OwnOrGateway};
+
+fn fault(stage: &'static str, kind: &'static str, cause: Cause, outcome: Outcome, reason: &'static str) -> Fault {
+    Fault { stage, kind, cause, outcome, reason }
+}
+
+fn provider(kind: &'static str, script: impl Into<String>, reason: &'static str) -> Fault {
+    fault("provider", kind, Provider(script.into()), Own, reason)
+}
+
+fn provider_faults() -> Vec<Fault> {
+    let in_background = "sleep 1000 & echo started >&2";
+    vec![
+        provider("exits 3", "exit 3", "exit status 3"),
+        provider("says why", "echo 'no such device' >&2; exit 1", "it said: no such device"),
+        provider("is killed", "kill -9 $$", "signal 9"),
+        provider("is killed while it writes", ": > rows.tmp; kill -9 $$", "signal 9"),
+        provider("hangs", "exec sleep 1000", "ran past its limit of 3 s"),
+        provider("ignores SIGTERM", "trap '' TERM; while :; do sleep 0.1; done", "signal 9"),
+        // It holds standard output open, and its parent has ended well, but with nothing to say.
+        provider("leaves a grandchild", format!("{in_background}; exit 0"), "printed no result"),
+        provider("leaves a grandchild and fails", format!("{in_background}; exit 6"), "exit status 6"),
+        provider("says nothing", "true", "printed no result"),
+        provider("says nonsense", "echo nonsense", "nonsense"),
+        provider(
+            "prefilled too little",
+            r#"echo '{"n_tokens": 1, "argmax": 0}'"#,
+            "prefilled 1 tokens, but was given 12",
+        ),
+        provider("says more after its result", format!("{PROVIDE}; echo more"), "more"),
+        provider(
+            "has two results",
+            format!("{PROVIDE}; echo '{{\"n_tokens\": 5, \"argmax\": 0}}'"),
+            "prefilled 5 tokens",
+        ),
+        provider("prints 10 MB", "head -c 10000000 /dev/zero | tr '\\0' x; echo; exit 4", "exit status 4"),
+        provider("complains for 10 MB", "head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 5", "exit status 5"),
+    ]
+}
+
+fn state_file_faults() -> Vec<Fault> {
+    let cut = format!("{PROVIDE} > result && truncate -s -1 \"$6\"; cat result");
+    let file = |kind, script, reason| fault("state file", kind, Provider(script), Own, reason);
+    vec![
+        file("is missing", RESULT.to_owned(), "left no state file"),
+        file("is empty", format!(": > \"$6\"; {RESULT}"), "is refused"),
+        file("is cut", cut, "ends inside the V rows"),
+        file("is a link", format!("ln -s /etc/passwd \"$6\"; {RESULT}"), "no regular file"),
+        file("is of another order", format!("{PROVIDE} --v-trans"), "v_trans of the state file is 1"),
+        file("is of another type", format!("{PROVIDE} --type-k f32"), "K of layer 0 is f32 in the state file"),
+    ]
+}
+
+fn decoder_refusals() -> Vec<Fault> {
+    vec![
+        fault("tokenize", "409", Decoder("/tokenize refuse"), Own, "answered /tokenize with 409"),
+        fault("tokenize", "stalls", Decoder("/tokenize stall"), Own, "did not answer /tokenize"),
+        fault("share", "409", Decoder("action=share refuse"), File, "with 409"),
+        fault("share", "stalls", Decoder("action=share stall"), File, "did not answer"),
+        fault("adopt", "409", Decoder("action=adopt refuse"), Own, "action=adopt with 409 Conflict: somebody meddled"),
+        fault("adopt", "stalls", Decoder("action=adopt stall"), Own, "did not answer /slots/0?action=adopt"),
+        fault("first byte", "stalls", Decoder("/v1/chat stall"), Gateway, "serve: the backend did not answer"),
+        fault("stream", "stalls", Decoder("/v1/chat stall-midway"), Broken, "broke off its answer"),
+        fault("stream", "breaks off", Decoder("/v1/chat break-midway"), Broken, "broke off its answer"),
+    ]
+}
+
+fn decoder_refusals_of_files() -> Vec<Fault> {
+    vec![
+        fault("restore", "409", Decoder("action=restore refuse"), Own, "action=restore with 409"),
+        fault("restore", "stalls", Decoder("action=restore stall"), Own, "did not answer /slots/0?action=restore"),
+    ]
+}
+
+fn decoder_deaths() -> Vec<Fault> {
+    vec![
+        fault("share", "dies before the message", Decoder("action=share die"), OwnOrGateway, "action=share"),
+        fault("share", "dies after the message", Decoder("action=share die-done"), OwnOrGateway, "action=share"),
+        fault("adopt", "dies", Decoder("action=adopt die"), OwnOrGateway, "action=adopt"),
+        fault("first byte", "dies", Decoder("/v1/chat die"), Gateway, "serve: the backend did not answer"),
+        fault("stream", "dies", Decoder("/v1/chat die-midway"), Broken, "broke off its answer"),
+    ]
+}
+
+fn departures() -> Vec<Fault> {
+    let provider = |script: &str| Provider(format!(": > '{{dir}}/{REACHED}'; {script}"));
+    vec![
+        fault("tokenize", "client leaves", Decoder("/tokenize stall"), Left, "left while its prompt was tokenized"),
+        fault("provider", "client leaves", provider("exec sleep 1000"), Left, "left while the provider ran"),
+        fault(
+            "provider",
+            "client leaves, it ignores SIGTERM",
+            provider("trap '' TERM; while :; do sleep 0.1; done"),
+            Left,
+            "ran",
+        ),
+        fault(
+            "first byte",
+            "client leaves",
+            Decoder("/v1/chat stall"),
+            Left,
+            "left while the backend evaluated its prompt",
+        ),
+        fault(
+            "stream",
+            "client leaves",
+            Decoder("/v1/chat stall-midway"),
+            LeftMidway,
+            "left while its answer was relayed",
+        ),
+    ]
+}
+
+fn departures_from(route: &str) -> Fault {
+    match route {
+        "share" => fault(
+            "share",
+            "client leaves",
+            Decoder("action=share stall"),
+            Left,
+            "left while the backend's cache was shared",
+        ),
+        "adopt" => {
+            fault("adopt", "client leaves", Decoder("action=adopt stall"), Left, "left while its cells were adopted")
+        }
+        _ => fault(
+            "restore",
+            "client leaves",
+            Decoder("action=restore stall"),
+            Left,
+            "left while its state file was restored",
+        ),
+    }
+}
+
+/// A server to which faults happen.
+struct Setting {
+    flags: &'static [&'static str],
+    /// Further arguments of its decoder.
+    decoder: &'static [&'static str],
+    /// How a request goes with which nothing is wrong, and what the log complains of all the same.
+    good: &'static str,
+    complaint: Option<&'static str>,
+}
+
+const BY_FILE: Setting = Setting { flags: &[], decoder: &[], good: "file; evaluated=1", complaint: None };
+const SHARED: Setting = Setting { flags: &["--kv-share"], good: "shared; evaluated=1", ..BY_FILE };
 
 /// What must be as before after each fault.
 #[derive(Debug, PartialEq)]
 struct Traces {
-    processes: Vec<u32>,
+    processes: usize,
     descriptors: usize,
+    unix_sockets: usize,
     files: Vec<PathBuf>,
 }
 
 fn traces(scene: &Scene, serving: &Serving) -> Traces {
     let [slots] = &scene.leftovers()[..] else { panic!("one slot directory: {:?}", scene.leftovers()) };
     let files = std::fs::read_dir(slots).unwrap().map(|entry| entry.unwrap().path()).collect();
-    Traces { processes: serving.children(), descriptors: serving.descriptors(), files }
+    let (processes, descriptors) = (serving.children().len(), serving.descriptors());
+    Traces { processes, descriptors, unix_sockets: serving.unix_sockets(), files }
 }
 
 /// Waits until everything is as `before`: what a fault leaves may take a moment to go.
@@ -39,135 +229,180 @@ fn nothing_is_left(scene: &Scene, serving: &Serving, before: &Traces, fault: &st
     });
 }
 
-/// Shell scripts in a provider's place, each with words of the reason.
-fn broken_providers() -> Vec<(String, &'static str)> {
-    vec![
-        ("exit 3".to_owned(), "exit status 3"),
-        ("echo 'no such device' >&2; exit 1".to_owned(), "no such device"),
-        ("kill -9 $$".to_owned(), "signal 9"),
-        ("exec sleep 1000".to_owned(), "ran past its limit of 2 s"),
-        ("true".to_owned(), "printed no result"),
-        ("echo nonsense".to_owned(), "nonsense"),
-        (r#"echo '{"n_tokens": 1, "argmax": 0}'"#.to_owned(), "prefilled 1 tokens, but was given 12"),
-        (format!("{PROVIDE}; echo more"), "more"),
-        ("head -c 10000000 /dev/zero | tr '\\0' x; echo; exit 4".to_owned(), "exit status 4"),
-        ("head -c 10000000 /dev/zero | tr '\\0' x >&2; exit 5".to_owned(), "exit status 5"),
-    ]
-}
-
-fn test_broken_providers(flags: &[&str], route: &str) {
-    let scene = Scene::new(PROGRAM);
-    let serving = scene.serve(PROGRAM, &[flags, &["--prefill-timeout", "2", "--", "-c", "256"]].concat());
-    let good = format!("{route}; evaluated=1");
-    let first = serving.ask(MOON);
-    assert_eq!(first.handoff, good);
-    serving.lines_until("first byte");
+fn strikes(setting: &Setting, faults: Vec<Fault>) {
+    let scene = Scene::with_meddler(PROGRAM, setting.decoder);
+    let serving = scene.serve(PROGRAM, &[setting.flags, &["--", "-c", "256"]].concat());
+    let text = served(setting, &serving, "before all").text();
     let before = traces(&scene, &serving);
-
-    let mut faults = broken_providers();
-    if route == "file" {
-        let result = r#"echo '{"n_tokens": 12, "argmax": 0}'"#;
-        let cut = format!("{PROVIDE} > \"$6.out\" && truncate -s -1 \"$6\"; rm \"$6.out\"");
-        faults.push((result.to_owned(), "left no state file"));
-        faults.push((format!(": > \"$6\"; {result}"), "is refused"));
-        faults.push((format!("{cut}; {result}"), "is refused"));
-    }
-    for (script, reason) in faults {
-        scene.break_provider(&script);
-        let reply = serving.ask(MOON);
-        assert_eq!((reply.status, reply.text()), (200, first.text()), "{script}");
-        assert!(reply.handoff.starts_with("none; evaluated="), "{script}: {}", reply.handoff);
-        let lines = serving.hybrid_until(reason);
-        assert_eq!(lines.len(), 1, "{script}: {lines:?}");
-        assert!(lines[0].ends_with("; the backend prefills this request itself"), "{script}: {lines:?}");
-        nothing_is_left(&scene, &serving, &before, &script);
-
+    for fault in faults {
+        let name = format!("{}: {}", fault.stage, fault.kind);
+        match &fault.cause {
+            Provider(script) => scene.break_provider(&script.replace("{dir}", &scene.path("").display().to_string())),
+            Decoder(call) => scene.meddle(call),
+        }
+        let outcome = fault.outcome;
+        match outcome {
+            Broken => is_broken_off(&scene, &serving, &name),
+            Left => leaves(&scene, &serving),
+            LeftMidway => leaves_midway(&scene, &serving),
+            _ => {
+                let reply = serving.ask(MOON);
+                match reply.status {
+                    502 => assert!(matches!(outcome, Gateway | OwnOrGateway), "{name}: {reply:?}"),
+                    _ => {
+                        assert_eq!((reply.status, reply.text()), (200, text.clone()), "{name}");
+                        let by_file = reply.handoff == "file; evaluated=1";
+                        let own = reply.handoff.starts_with("none; evaluated=");
+                        assert!(if outcome == File { by_file } else { own && outcome != Gateway }, "{name}: {reply:?}");
+                    }
+                }
+            }
+        }
+        let complaints = serving.complaints_until(fault.reason);
+        assert!(matches!(&complaints[..], [line] if line.contains(fault.reason)), "{name}: {complaints:?}");
         scene.mend_provider();
-        let next = serving.ask(MOON);
-        assert_eq!((next.handoff.as_str(), next.text()), (good.as_str(), first.text()), "{script}");
-        serving.lines_until("first byte");
+        let _ = (scene.take(REACHED), scene.take(SEEN));
+        nothing_is_left(&scene, &serving, &before, &name);
+        assert_eq!(served(setting, &serving, &name).text(), text, "{name}");
     }
     nothing_is_left(&scene, &serving, &before, "all");
+    let received = serving.metric("kvshare_descriptors_received_total");
+    assert_eq!(serving.metric("kvshare_descriptors_closed_total"), received);
 }
 
-#[test]
-fn a_broken_provider_on_the_file_route() {
-    test_broken_providers(&[], "file");
+/// A request with which nothing is wrong.
+fn served(setting: &Setting, serving: &Serving, after: &str) -> Reply {
+    let reply = serving.ask(MOON);
+    assert_eq!((reply.status, reply.handoff.as_str()), (200, setting.good), "after {after}: {reply:?}");
+    let complaints = serving.complaints_until(REPORT);
+    let as_expected = match (&complaints[..], setting.complaint) {
+        ([], None) => true,
+        ([line], Some(words)) => line.contains(words),
+        _ => false,
+    };
+    assert!(as_expected, "after {after}: {complaints:?}");
+    reply
 }
 
-#[test]
-fn a_broken_provider_on_the_shared_route() {
-    test_broken_providers(&["--kv-share"], "shared");
+fn streamed(serving: &Serving) -> reqwest::RequestBuilder {
+    let mut body = chat(MOON);
+    body["stream"] = json!(true);
+    serving.post("/v1/chat/completions", &body)
 }
 
-#[test]
-fn a_provider_that_ignores_sigterm_or_leaves_a_grandchild_is_gone_before_the_next_request() {
-    let scene = Scene::new(PROGRAM);
-    let serving = scene.serve(PROGRAM, &["--kv-share", "--prefill-timeout", "0.5", "--", "-c", "256"]);
-    let first = serving.ask(MOON);
-    let before = traces(&scene, &serving);
-    let pid = scene.path("pid");
-    let note = format!("echo $! > '{}'", pid.display());
-    for (script, reason) in [
-        (format!("trap '' TERM; sleep 1000 & {note}; while :; do wait; done"), "signal 9"),
-        // It holds standard output open, and its parent has ended well, but with nothing to say.
-        (format!("sleep 1000 & {note}; exit 0"), "printed no result"),
-    ] {
-        serving.lines_until("first byte");
-        scene.break_provider(&script);
-        let reply = serving.ask(MOON);
-        assert_eq!((reply.status, reply.text()), (200, first.text()), "{script}");
-        let grandchild = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
-        eventually("the grandchild is gone", || (!runs(grandchild)).then_some(()));
-        assert_eq!(serving.hybrid_until(reason).len(), 1, "{script}");
-        nothing_is_left(&scene, &serving, &before, &script);
-        scene.mend_provider();
-        assert_eq!(serving.ask(MOON).handoff, "shared; evaluated=1");
-    }
-}
-
-#[test]
-fn a_provider_that_is_not_there() {
-    let scene = Scene::new(PROGRAM);
-    for (provider, reason) in [("/no/such/provider", "does not exist"), ("no-such-provider", "no directory of PATH")] {
-        for flags in [&[][..], &["--kv-share"]] {
-            let backend = scene.path("backend").display().to_string();
-            let arguments = ["--prefill-provider", provider, "--backend", &backend];
-            let serving = Serving::start(scene.command(PROGRAM, &[&arguments, flags, &["--", "-c", "256"]].concat()));
-            let reply = serving.ask(MOON);
-            assert_eq!((reply.status, reply.handoff.as_str()), (200, "none; evaluated=13"), "{provider}, {flags:?}");
-            assert_eq!(serving.hybrid_until(reason).len(), 1, "{provider}, {flags:?}");
+fn is_broken_off(scene: &Scene, serving: &Serving, name: &str) {
+    let seen = scene.path(SEEN);
+    let end = serving.wait(async {
+        let mut answer = streamed(serving).send().await.unwrap();
+        assert!(answer.chunk().await.unwrap().is_some(), "{name}");
+        std::fs::write(seen, "").unwrap();
+        loop {
+            match answer.chunk().await {
+                Ok(Some(_)) => {}
+                end => break end,
+            }
         }
-    }
+    });
+    assert!(end.is_err(), "{name}: {end:?}");
+}
+
+fn leaves(scene: &Scene, serving: &Serving) {
+    let request = serving.post("/v1/chat/completions", &chat(MOON));
+    let waiting = serving.spawn(async move { request.send().await.map(drop) });
+    eventually("the fault strikes", || scene.path(REACHED).exists().then_some(()));
+    waiting.abort();
+}
+
+fn leaves_midway(scene: &Scene, serving: &Serving) {
+    let mut answer = serving.wait(async { streamed(serving).send().await.unwrap() });
+    assert!(serving.wait(answer.chunk()).unwrap().is_some());
+    eventually("the fault strikes", || scene.path(REACHED).exists().then_some(()));
+    serving.wait(async { drop(answer) });
 }
 
 #[test]
-fn a_decoder_whose_share_goes_wrong_is_handed_a_file() {
-    for kind in [
-        "never-connects",
-        "stalls",
-        "dies",
-        "huge-length",
-        "bad-json",
-        "wrong-hash",
-        "wrong-digest",
-        "missing-descriptor",
-        "extra-descriptor",
-        "socket-as-region",
-        "too-small",
-        "unsealed",
+fn of_the_provider_on_the_file_route() {
+    let setting = Setting { flags: &["--prefill-timeout", "3"], ..BY_FILE };
+    strikes(&setting, provider_faults().into_iter().chain(state_file_faults()).collect());
+}
+
+#[test]
+fn of_the_provider_on_the_shared_route() {
+    strikes(&Setting { flags: &["--kv-share", "--prefill-timeout", "3"], ..SHARED }, provider_faults());
+}
+
+#[test]
+fn of_the_decoder_that_refuses_or_stalls() {
+    strikes(&Setting { flags: &["--kv-share", "--timeout", "5"], ..SHARED }, decoder_refusals());
+    strikes(&Setting { flags: &["--timeout", "5"], ..BY_FILE }, decoder_refusals_of_files());
+}
+
+#[test]
+fn of_the_decoder_that_dies() {
+    // Each with a server of its own: one that dies again and again is started later and later.
+    decoder_deaths().into_iter().for_each(|death| strikes(&SHARED, vec![death]));
+    strikes(&BY_FILE, vec![fault("restore", "dies", Decoder("action=restore die"), OwnOrGateway, "action=restore")]);
+    // It has sent half a message then.
+    let complaint = Some("stalled: ");
+    let setting = Setting { decoder: &["--misbehave", "stalls"], good: BY_FILE.good, complaint, ..SHARED };
+    let during = Decoder("action=share die-done");
+    strikes(&setting, vec![fault("share", "dies during the message", during, OwnOrGateway, "action=share")]);
+}
+
+#[test]
+fn of_the_client_that_leaves() {
+    let by_route = |routes: &[&str]| routes.iter().map(|route| departures_from(route)).collect::<Vec<_>>();
+    strikes(&SHARED, departures().into_iter().chain(by_route(&["share", "adopt"])).collect());
+    strikes(&BY_FILE, departures().into_iter().chain(by_route(&["restore"])).collect());
+}
+
+#[test]
+fn of_the_client_that_leaves_the_queue() {
+    let scene = Scene::with_meddler(PROGRAM, &[]);
+    let serving = scene.serve(PROGRAM, &["--", "-c", "256"]);
+    let before = traces(&scene, &serving);
+    let (reached, seen) = (scene.path(REACHED), scene.path(SEEN));
+    let wait = format!(": > '{}'; while [ ! -e '{}' ]; do sleep 0.02; done", reached.display(), seen.display());
+    scene.break_provider(&format!("{wait}\nexec {PROVIDE}"));
+    let ask = || {
+        let request = serving.post("/v1/chat/completions", &chat(MOON));
+        serving.spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) })
+    };
+    let first = ask();
+    eventually("the first has the slot", || reached.exists().then_some(()));
+    let second = ask();
+    eventually("the second waits", || (serving.metric("kvshare_queue_length") == 1.0).then_some(()));
+    second.abort();
+    let complaints = serving.complaints_until("left");
+    assert_eq!(complaints, ["hybrid: the client left while it waited for the slot"]);
+    assert_eq!(serving.metric("kvshare_queue_length"), 0.0);
+    std::fs::write(seen, "").unwrap();
+    assert_eq!(serving.wait(first).unwrap().unwrap(), 200);
+    nothing_is_left(&scene, &serving, &before, "a client that left the queue");
+}
+
+#[test]
+fn of_the_message() {
+    for (kind, reason) in [
+        ("never-connects", "delivered no cache to the socket within 6 s"),
+        ("stalls", "stalled: "),
+        ("dies", "closed the connection after"),
+        ("huge-length", "4294967295 bytes"),
+        ("bad-json", "JSON"),
+        ("wrong-hash", "layout"),
+        ("wrong-digest", "digest"),
+        ("missing-descriptor", "descriptor"),
+        ("extra-descriptor", "descriptor"),
+        ("socket-as-region", "a socket cannot be a region"),
+        ("too-small", "descriptor"),
+        ("unsealed", "is not sealed"),
     ] {
         let scene = Scene::with_backend(PROGRAM, &["--misbehave", kind]);
         let serving = scene.serve(PROGRAM, &["--kv-share", "--", "-c", "256"]);
         let before = traces(&scene, &serving);
         for _ in 0..2 {
-            let reply = serving.ask(MOON);
-            assert_eq!((reply.status, reply.handoff.as_str()), (200, "file; evaluated=1"), "{kind}");
-            assert!(reply.text().contains("ball of rock"), "{kind}: {reply:?}");
-            let lines = serving.hybrid_until("first byte");
-            let [reason, report] = &lines[..] else { panic!("{kind}: {lines:?}") };
-            assert!(reason.ends_with("; this request takes the file route"), "{kind}: {reason}");
-            assert!(report.contains("share 0.000 ms"), "{kind}: {report}");
+            let setting = Setting { good: BY_FILE.good, complaint: Some(reason), ..SHARED };
+            assert!(served(&setting, &serving, kind).text().contains("ball of rock"), "{kind}");
         }
         nothing_is_left(&scene, &serving, &before, kind);
         let received = serving.metric("kvshare_descriptors_received_total");
@@ -176,35 +411,28 @@ fn a_decoder_whose_share_goes_wrong_is_handed_a_file() {
 }
 
 #[test]
-fn a_decoder_that_refuses_to_adopt_prefills_the_request_itself() {
+fn of_a_share_that_has_expired() {
     let scene = Scene::with_backend(PROGRAM, &["--share-lifetime", "0"]);
     let serving = scene.serve(PROGRAM, &["--kv-share", "--", "-c", "256"]);
-    let before = traces(&scene, &serving);
     let reply = serving.ask(MOON);
     assert_eq!((reply.status, reply.handoff.as_str()), (200, "none; evaluated=13"), "{reply:?}");
-    assert!(reply.text().contains("ball of rock"), "{reply:?}");
-    let lines = serving.hybrid_until("action=adopt with 400");
+    let lines = serving.complaints_until("action=adopt with 400");
     assert!(matches!(&lines[..], [line] if line.ends_with("; the backend prefills this request itself")), "{lines:?}");
-    nothing_is_left(&scene, &serving, &before, "a refused adopt");
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_handoff_with_it() {
+fn of_a_provider_that_is_not_there() {
     let scene = Scene::new(PROGRAM);
-    for flags in [&[][..], &["--kv-share"]] {
-        let serving = scene.serve(PROGRAM, &[flags, &["--", "-c", "256"]].concat());
-        let good = serving.ask(MOON).handoff;
-        let before = traces(&scene, &serving);
-        let pid = scene.path("pid");
-        let _ = std::fs::remove_file(&pid);
-        scene.break_provider(&format!("echo $$ > '{}'; exec sleep 1000", pid.display()));
-        let request = serving.post("/v1/chat/completions", &chat(MOON));
-        let waiting = serving.spawn(async move { request.send().await.map(drop) });
-        let provider = eventually("the provider runs", || std::fs::read_to_string(&pid).ok()?.trim().parse().ok());
-        waiting.abort();
-        eventually("the provider is stopped", || (!runs(provider)).then_some(()));
-        nothing_is_left(&scene, &serving, &before, "a client that left");
-        scene.mend_provider();
-        assert_eq!(serving.ask(MOON).handoff, good, "{flags:?}");
+    let backend = scene.path("backend").display().to_string();
+    for (provider, reason) in [("/no/such/provider", "does not exist"), ("no-such-provider", "no directory of PATH")] {
+        for flags in [&[][..], &["--kv-share"]] {
+            let arguments = ["--prefill-provider", provider, "--backend", &backend];
+            let serving = Serving::start(scene.command(PROGRAM, &[&arguments, flags, &["--", "-c", "256"]].concat()));
+            let before = traces(&scene, &serving);
+            let reply = serving.ask(MOON);
+            assert_eq!((reply.status, reply.handoff.as_str()), (200, "none; evaluated=13"), "{provider}, {flags:?}");
+            assert_eq!(serving.complaints_until(reason).len(), 1, "{provider}, {flags:?}");
+            nothing_is_left(&scene, &serving, &before, provider);
+        }
     }
 }

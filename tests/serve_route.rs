@@ -217,6 +217,31 @@ fn everything_else_passes_as_it_is() {
 }
 
 #[test]
+fn nobody_touches_the_slots_behind_a_handoff() {
+    let scene = Scene::new(PROGRAM);
+    let (spy, serving) = before_a_spy(&scene, Manner::default(), &[]);
+    for path in [
+        "/slots/0?action=save",
+        "/slots/0?action=restore",
+        "/slots/0?action=erase",
+        "/slots/0?action=share",
+        "/slots/0?action=adopt",
+        "/slots/7",
+        "/%73lots/0?action=erase",
+        "/v1/../slots/0?action=erase",
+        "/v1/..%2f../slots/0?action=erase",
+    ] {
+        // By hand: a client would resolve the dots itself.
+        let head = "HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let reply = serving.raw(&format!("POST {path} {head}"));
+        assert!(reply.contains("403 Forbidden") && reply.contains("permission_error"), "{path}: {reply}");
+    }
+    assert!(spy.seen().is_empty(), "nothing of it reached the backend");
+    assert_eq!(serving.reply(serving.get("/slots")).status, 418, "questions are relayed");
+    assert_eq!(spy.seen()[0].line, "GET /slots");
+}
+
+#[test]
 fn a_handoff_that_the_backend_made_no_use_of_is_said_to_be_wasted() {
     for stream in [false, true] {
         let scene = Scene::new(PROGRAM);

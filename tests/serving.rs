@@ -1,10 +1,8 @@
 //! `kvshare-cli serve` as a process, with its backend, its provider, and what it says.
 
-use std::fs::Permissions;
-use std::io::{BufRead as _, BufReader, Read};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,117 +10,13 @@ use reqwest::Response;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
+pub use crate::scene::Scene;
+
 /// How long anything may take before a test gives up. No test passes or fails by how long something took.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a test has prepared for its server: a directory with a model, a backend and a provider.
-///
-/// The provider runs the reference provider, unless [`break_provider`](Self::break_provider) says otherwise.
-pub struct Scene {
-    directory: tempfile::TempDir,
-}
-
-impl Scene {
-    /// A backend and a provider that are `program`'s.
-    ///
-    /// # Panics
-    /// As everything here: where a test cannot go on.
-    pub fn new(program: &str) -> Self {
-        Self::with_backend(program, &[])
-    }
-
-    /// The same, the backend with further arguments.
-    ///
-    /// # Panics
-    /// Where a test cannot go on.
-    pub fn with_backend(program: &str, backend: &[&str]) -> Self {
-        let only_ours = Permissions::from_mode(0o700);
-        let directory = tempfile::Builder::new().permissions(only_ours).tempdir().expect("a directory");
-        let scene = Self { directory };
-        std::fs::write(scene.model(), fake_exporter::model::EMBEDDED_GGUF).expect("a model");
-        scene.script("backend", &format!("exec '{program}' fake-exporter \"$@\" {}", backend.join(" ")));
-        let broken = scene.path("broken");
-        let broken = broken.display();
-        let provider =
-            format!("[ -f '{broken}' ] && exec /bin/sh '{broken}' \"$@\"\nexec '{program}' reference-provider \"$@\"");
-        scene.script("provider", &provider);
-        scene
-    }
-
-    /// A path in the scene's directory.
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    /// The model.
-    pub fn model(&self) -> PathBuf {
-        self.path("kvshare-tiny.gguf")
-    }
-
-    /// The provider, for a command line.
-    pub fn provider(&self) -> String {
-        self.path("provider").display().to_string()
-    }
-
-    /// Has the provider be this shell script from now on.
-    ///
-    /// # Panics
-    /// Where a test cannot go on.
-    pub fn break_provider(&self, script: &str) {
-        std::fs::write(self.path("broken"), script).expect("a script");
-    }
-
-    /// Has it be the reference provider again.
-    pub fn mend_provider(&self) {
-        let _ = std::fs::remove_file(self.path("broken"));
-    }
-
-    fn script(&self, name: &str, text: &str) {
-        std::fs::write(self.path(name), format!("#!/bin/sh\n{text}\n")).expect("a script");
-        std::fs::set_permissions(self.path(name), Permissions::from_mode(0o700)).expect("a program");
-    }
-
-    /// The command `program serve` with this scene's model, on a free port, where `arguments` name no others, and with a
-    /// directory for temporary files of its own.
-    ///
-    /// # Panics
-    /// Where a test cannot go on.
-    pub fn command(&self, program: &str, arguments: &[&str]) -> Command {
-        std::fs::create_dir_all(self.path("tmp")).expect("a directory");
-        let mut command = Command::new(program);
-        command.arg("serve");
-        for (flag, value) in [("--model", self.model()), ("--port", PathBuf::from("0"))] {
-            if !arguments.contains(&flag) {
-                command.arg(flag).arg(value);
-            }
-        }
-        command.args(arguments);
-        for name in ["ONEBIT_HYBRID_PREFILL", "ONEBIT_HYBRID_ELFS", "ONEBIT_KV_SHARE", "LLAMA_API_KEY"] {
-            command.env_remove(name);
-        }
-        command.env("TMPDIR", self.path("tmp")).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    /// What the server has left in its directory for temporary files.
-    ///
-    /// # Panics
-    /// Where a test cannot go on.
-    pub fn leftovers(&self) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.path("tmp")).expect("a directory");
-        entries.map(|entry| entry.expect("an entry").path()).collect()
-    }
-
-    /// Starts the server with this scene's backend and provider, and waits until it listens.
-    ///
-    /// # Panics
-    /// Where a test cannot go on.
-    pub fn serve(&self, program: &str, arguments: &[&str]) -> Serving {
-        let (provider, backend) = (self.provider(), self.path("backend").display().to_string());
-        let first = ["--prefill-provider", &provider, "--backend", &backend];
-        Serving::start(self.command(program, &[&first, arguments].concat()))
-    }
-}
+/// What every line has that says how a handoff went.
+pub const REPORT: &str = " prompt tokens: ";
 
 /// A running server.
 pub struct Serving {
@@ -189,6 +83,20 @@ impl Serving {
         self.client.get(format!("{}{path}", self.address))
     }
 
+    /// Sends these bytes and returns all that comes back.
+    ///
+    /// # Panics
+    /// Where a test cannot go on.
+    pub fn raw(&self, request: &str) -> String {
+        let address = self.address.strip_prefix("http://").expect("an address");
+        let mut connection = std::net::TcpStream::connect(address).expect("the server listens");
+        connection.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        connection.write_all(request.as_bytes()).expect("it is sent");
+        let mut reply = String::new();
+        connection.read_to_string(&mut reply).expect("an answer");
+        reply
+    }
+
     /// Asks one question of the embedded model.
     ///
     /// # Panics
@@ -233,6 +141,18 @@ impl Serving {
         lines.into_iter().filter(|line| line.starts_with("hybrid:")).collect()
     }
 
+    /// What it itself has to complain of in [`lines_until`](Self::lines_until) `words`: all but how handoffs went, and that
+    /// its backend is started again.
+    ///
+    /// # Panics
+    /// It does not say `words`.
+    pub fn complaints_until(&self, words: &str) -> Vec<String> {
+        let is_ours = |line: &str| line.starts_with("hybrid: ") || line.starts_with("serve: ");
+        let is_news = |line: &str| line.contains(REPORT) || line.ends_with("it is started again");
+        let lines = self.lines_until(words);
+        lines.into_iter().filter(|line| is_ours(line) && !is_news(line)).collect()
+    }
+
     /// The processes that the server started and that still run.
     pub fn children(&self) -> Vec<u32> {
         children_of(self.process.id())
@@ -246,6 +166,24 @@ impl Serving {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).expect("the server's descriptors");
         let links = entries.filter_map(|entry| entry.ok()?.path().read_link().ok());
         links.filter(|link| !link.to_string_lossy().starts_with("socket:")).count()
+    }
+
+    /// The unix sockets that it has open.
+    ///
+    /// # Panics
+    /// It is gone.
+    pub fn unix_sockets(&self) -> usize {
+        let process = Path::new("/proc").join(self.process.id().to_string());
+        let all = std::fs::read_to_string(process.join("net/unix")).expect("the unix sockets of all");
+        let inodes: Vec<_> = all.lines().filter_map(|line| line.split_whitespace().nth(6)).collect();
+        let entries = std::fs::read_dir(process.join("fd")).expect("the server's descriptors");
+        let links = entries.filter_map(|entry| entry.ok()?.path().read_link().ok());
+        let is_unix = |link: &Path| {
+            let text = link.to_string_lossy();
+            let inode = text.strip_prefix("socket:[").and_then(|rest| rest.strip_suffix(']'));
+            inode.is_some_and(|inode| inodes.contains(&inode))
+        };
+        links.filter(|link| is_unix(link)).count()
     }
 
     /// Sends a signal.

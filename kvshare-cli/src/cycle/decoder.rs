@@ -40,6 +40,11 @@ pub enum DecoderError {
 }
 
 impl DecoderError {
+    /// Whether the decoder is not there, as far as can be told: the call failed, and not for want of time.
+    pub fn is_gone(&self) -> bool {
+        matches!(self, Self::Call { source, .. } if !source.is_timeout())
+    }
+
     /// Whether a refusal says that the decoder never shares: one of a stock llama-server, which knows no such action, or
     /// of a decoder that cannot export.
     pub fn never_shares(&self) -> bool {

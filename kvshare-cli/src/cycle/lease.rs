@@ -9,9 +9,11 @@ use tokio::time::timeout;
 
 use super::{DecoderClient, DecoderError, cancellable};
 
-/// How long the decoder may take to deliver once it has answered, to send its message once it has connected, and to answer
-/// once it has sent.
+/// How long the decoder may take to send its message once it has connected, and to answer once it has sent.
 const MESSAGE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How long it may take to deliver once it has answered: longer than a message that stalls, which has its own error.
+const DELIVERY_LIMIT: Duration = Duration::from_secs(6);
 
 /// The decoder's cache, lent to one provider.
 #[derive(Debug)]
@@ -39,7 +41,7 @@ pub enum LeaseError {
         limit: Duration,
     },
     /// The decoder answered, and no message came.
-    #[error("the decoder answered action=share and delivered no cache to the socket within {} s", MESSAGE_LIMIT.as_secs())]
+    #[error("the decoder answered action=share and delivered no cache to the socket within {} s", DELIVERY_LIMIT.as_secs())]
     NothingCame,
     /// The decoder sent its cache and did not answer.
     #[error("the decoder sent its cache and did not answer action=share within {} s", MESSAGE_LIMIT.as_secs())]
@@ -64,14 +66,15 @@ impl LeaseError {
 pub async fn lease(decoder: &DecoderClient, directory: &Path, limit: Duration) -> Result<Lease, LeaseError> {
     let desk = ShareDesk::open(directory)?;
     let path = desk.path().to_string_lossy().into_owned();
-    let connect_by = Instant::now() + limit;
+    // The answer is waited for until `limit`, and the delivery from then on; a wait of the desk's own would outrun both.
+    let connect_by = Instant::now() + limit + 2 * DELIVERY_LIMIT;
     let mut delivery = pin!(cancellable(move |cancel| desk.receive(connect_by, MESSAGE_LIMIT, cancel)));
     let mut answer = pin!(timeout(limit, decoder.share(&path)));
     tokio::select! {
         answer = &mut answer => {
             // A refusal is the reason; that nobody connected then is its consequence.
             let share_id = answer.map_err(|_| LeaseError::TooLate { limit })??;
-            let delivered = timeout(MESSAGE_LIMIT, delivery).await.map_err(|_| LeaseError::NothingCame)?;
+            let delivered = timeout(DELIVERY_LIMIT, delivery).await.map_err(|_| LeaseError::NothingCame)?;
             Ok(Lease { share: delivered??, share_id })
         }
         delivered = &mut delivery => {

@@ -176,8 +176,8 @@ impl Handoffs {
                     self.metrics.time(Stage::Share, took);
                     return self.fill_and_adopt(lease, took, tokens, turn, visit).await;
                 }
-                // It is gone, and the other route leads to it, too.
-                Err(LeaseError::Decoder(error @ DecoderError::Call { .. })) => return Err(error.into()),
+                // The other route leads to it, too.
+                Err(LeaseError::Decoder(error)) if error.is_gone() => return Err(error.into()),
                 Err(reason) => self.note_fall_back(&reason),
             }
         }

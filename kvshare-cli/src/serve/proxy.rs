@@ -130,8 +130,9 @@ enum Use {
 
 impl Use {
     fn of(method: &Method, path: &str) -> Self {
-        let first = path.split('/').find(|part| !part.is_empty());
-        if first == Some("slots") && method != Method::GET && method != Method::HEAD {
+        // Wherever it stands: how a backend reads a strange path is its own business.
+        let is_of_slots = path.split('/').any(|part| part == "slots");
+        if is_of_slots && method != Method::GET && method != Method::HEAD {
             return Self::OfSlotsThemselves;
         }
         match Endpoint::at(path) {
@@ -382,6 +383,7 @@ mod tests {
             (&get, "/slots", Use::None),
             (&post, "/slots/0", Use::OfSlotsThemselves),
             (&post, "//slots/0", Use::OfSlotsThemselves),
+            (&post, "/v1/../slots/0", Use::OfSlotsThemselves),
             (&Method::DELETE, "/slots/0", Use::OfSlotsThemselves),
             (&post, "/v1/chat/completions", chat),
             (&post, "/v1/completions", text),

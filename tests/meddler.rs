@@ -1,0 +1,179 @@
+//! A decoder that fails on request: `fake-exporter`, with somebody in front of it who meddles with one call.
+//!
+//! A test says what is to go wrong by a file, [`FAULT`]; the call that it names takes the file away, so that the next one
+//! goes well. Where the test has to wait for that, the meddler leaves a file [`REACHED`].
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::{StreamExt as _, stream};
+use rustix::process::{Signal, getpid, kill_process};
+use serde_json::json;
+
+/// What goes wrong: a part of the call's path and query, a space, and a [`Fault`]'s name.
+pub const FAULT: &str = "fault";
+/// There once a call stalls or was answered in part.
+pub const REACHED: &str = "reached";
+/// There once the test has seen what came of the part.
+pub const SEEN: &str = "seen";
+
+/// What can go wrong with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// 409, and the decoder knows nothing of it.
+    Refuse,
+    /// No answer, and the decoder knows nothing of it.
+    Stall,
+    /// The decoder dies before it does anything.
+    Die,
+    /// The decoder dies once it has done everything but answer.
+    DieDone,
+    /// The answer stalls after its first piece.
+    StallMidway,
+    /// The answer breaks off after its first piece.
+    BreakMidway,
+    /// The decoder dies after the first piece of its answer.
+    DieMidway,
+}
+
+const FAULTS: [(&str, Fault); 7] = [
+    ("refuse", Fault::Refuse),
+    ("stall", Fault::Stall),
+    ("die", Fault::Die),
+    ("die-done", Fault::DieDone),
+    ("stall-midway", Fault::StallMidway),
+    ("break-midway", Fault::BreakMidway),
+    ("die-midway", Fault::DieMidway),
+];
+
+/// The decoder, and where its faults come from.
+struct Meddler {
+    directory: PathBuf,
+    decoder: String,
+    http: reqwest::Client,
+}
+
+/// The program: the directory of the faults, then `fake-exporter`'s arguments with `--port`.
+///
+/// # Panics
+/// Where a test cannot go on.
+pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
+    let directory = PathBuf::from(arguments.remove(0));
+    let port = arguments.iter().position(|argument| argument == "--port").expect("a port") + 1;
+    let outer = arguments[port].to_str().expect("a number").parse::<u16>().expect("a number");
+    let inner = free_port();
+    arguments[port] = inner.to_string().into();
+    let program = ["kvshare-cli", "fake-exporter"].map(Into::into).into_iter();
+    let decoder = std::thread::spawn(move || kvshare_cli::command_line::run(program.chain(arguments)));
+    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
+    let meddler = Meddler { directory, decoder: format!("http://127.0.0.1:{inner}"), http };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.expect("a runtime");
+    let listener = runtime.block_on(tokio::net::TcpListener::bind(("127.0.0.1", outer))).expect("a port");
+    let app = Router::new().fallback(answer).with_state(Arc::new(meddler));
+    runtime.spawn(axum::serve(listener, app).into_future());
+    // It ends by a signal, and we with it.
+    decoder.join().expect("a decoder that does not panic")
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("an address").port()
+}
+
+async fn answer(
+    State(meddler): State<Arc<Meddler>>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let fault = meddler.takes(&uri.to_string());
+    match fault {
+        Some(Fault::Refuse) => {
+            let body = json!({"error": {"code": 409, "message": "somebody meddled", "type": "conflict_error"}});
+            return (StatusCode::CONFLICT, body.to_string()).into_response();
+        }
+        Some(Fault::Stall) => meddler.stall().await,
+        Some(Fault::Die) => die(),
+        _ => {}
+    }
+    let call = meddler.http.request(method, format!("{}{uri}", meddler.decoder)).headers(headers).body(body);
+    // The decoder still loads its model.
+    let Ok(answer) = call.send().await else { return StatusCode::BAD_GATEWAY.into_response() };
+    let (status, content_type) = (answer.status(), answer.headers().get(header::CONTENT_TYPE).cloned());
+    let body = match fault {
+        Some(Fault::DieDone) => {
+            let _ = answer.bytes().await;
+            die()
+        }
+        Some(midway) => meddler.part_of(answer, midway).await,
+        None => Body::from_stream(answer.bytes_stream()),
+    };
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().extend(content_type.map(|value| (header::CONTENT_TYPE, value)));
+    response
+}
+
+/// Not by abort(3), which leaves a core file.
+fn die() -> ! {
+    let _ = kill_process(getpid(), Signal::KILL);
+    unreachable!("nobody survives SIGKILL")
+}
+
+impl Meddler {
+    /// What is to go wrong with a call; the fault is used up then.
+    fn takes(&self, target: &str) -> Option<Fault> {
+        let path = self.directory.join(FAULT);
+        let text = std::fs::read_to_string(&path).ok()?;
+        let (part, name) = text.split_once(' ')?;
+        if !target.contains(part) {
+            return None;
+        }
+        std::fs::remove_file(path).ok()?;
+        Some(FAULTS.iter().find(|(known, _)| *known == name).expect("a known fault").1)
+    }
+
+    async fn stall(&self) {
+        self.mark(REACHED);
+        std::future::pending().await
+    }
+
+    fn mark(&self, name: &str) {
+        std::fs::write(self.directory.join(name), "").expect("a file");
+    }
+
+    /// The first piece of an answer, and then what `midway` says.
+    async fn part_of(self: &Arc<Self>, mut answer: reqwest::Response, midway: Fault) -> Body {
+        let first = answer.chunk().await.expect("a decoder that answers").expect("a piece");
+        let meddler = Arc::clone(self);
+        let end = async move {
+            meddler.mark(REACHED);
+            if midway == Fault::StallMidway {
+                std::future::pending::<()>().await;
+            }
+            meddler.wait_for(SEEN).await;
+            if midway == Fault::DieMidway {
+                die();
+            }
+            Err(std::io::Error::other("somebody meddled"))
+        };
+        Body::from_stream(stream::iter([Ok(first)]).chain(stream::once(end)))
+    }
+
+    async fn wait_for(&self, name: &str) {
+        let path = self.directory.join(name);
+        while !path.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
