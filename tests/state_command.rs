@@ -115,7 +115,7 @@ fn check_compares_with_the_prompt_and_with_a_file_of_the_servers_own() {
 fn a_file_is_shown_in_words() {
     let ended = run(PROGRAM, &["state", "show", text(&sample("kq8-nofa-a.bin"))], &[]);
     assert_eq!(ended.code, Some(0), "{ended:?}");
-    let (words, table) = ended.text().split_once("\n\ntensor").unwrap();
+    let (words, table) = ended.text().split_once("\n\n tensor").unwrap();
     let (_, words) = words.split_once(": ").unwrap();
     snapbox::assert_data_eq!(
         words,

@@ -3,14 +3,16 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use fake_exporter::reference_provider::{self, ReferenceProviderArguments};
 use fake_exporter::serve::{FakeExporterArguments, long_names};
 
 use crate::demo::{self, DemoArguments};
+use crate::doctor::{self, DoctorArguments};
 use crate::gate::{self, GateArguments};
 use crate::inspect::{self, InspectArguments};
 use crate::layout_command::{self, LayoutArguments};
+use crate::manual::{self, CompletionsArguments, ManArguments};
 use crate::message_commands::{self, ReceiveArguments, SendArguments};
 use crate::serve::end_with_parent::{self, EndWithParentArguments};
 use crate::serve::{self, ServeArguments};
@@ -47,7 +49,10 @@ Example:
     FakeExporter(FakeExporterArguments),
     /// A provider: prefills a prompt on the CPU and hands its cache over
     ReferenceProvider(ReferenceProviderArguments),
+    Doctor(DoctorArguments),
     SplitCeiling(SplitCeilingArguments),
+    Completions(CompletionsArguments),
+    Man(ManArguments),
     #[command(name = end_with_parent::COMMAND, hide = true)]
     EndWithParent(EndWithParentArguments),
 }
@@ -75,6 +80,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::State(arguments) => state_command::run(&arguments),
         Command::Send(arguments) => message_commands::send(&arguments).map(|()| true),
         Command::Recv(arguments) => message_commands::receive(&arguments).map(|()| true),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Completions(arguments) => manual::completions(CommandLine::command(), &arguments).map(|()| true),
+        Command::Man(arguments) => manual::man(CommandLine::command(), &arguments).map(|()| true),
         Command::SplitCeiling(arguments) => split_ceiling::run(&arguments).map(|()| true),
         Command::Gate(arguments) => return gate::run(&arguments),
         Command::Serve(arguments) => return serve::run(*arguments),

@@ -47,7 +47,7 @@ pub(super) fn write(path: &Path, surveyed: &Surveyed) -> Result<(), Failure> {
         return Err(Failure::new("there is nothing to draw: no row was written"));
     };
     // The only font there is: machines without a desktop have none. That it is one is known.
-    let _ = register_font(FONT, FontStyle::Normal, epaint_default_fonts::UBUNTU_LIGHT);
+    let _ = register_font(FONT, FontStyle::Normal, epaint_default_fonts::HACK_REGULAR);
     let layers = map.halves.iter().map(|half| half.layers.len()).max().unwrap_or(0) as u32;
     let size = (WIDTH, TITLE_HEIGHT + LEGEND_HEIGHT + 90 + (22 * layers).clamp(200, 1400));
     let title = title(surveyed, map);
@@ -88,8 +88,8 @@ type DrawError<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
 fn draw<B: DrawingBackend>(root: &Area<B>, map: &Heatmap, title: &[String; 2]) -> Result<(), DrawError<B>> {
     root.fill(&WHITE)?;
     let (head, rest) = root.split_vertically(TITLE_HEIGHT);
-    head.draw(&Text::new(title[0].clone(), (28, 18), (FONT, 25).into_font().color(&INK)))?;
-    head.draw(&Text::new(title[1].clone(), (28, 50), (FONT, 16).into_font().color(&FAINT)))?;
+    head.draw(&Text::new(title[0].clone(), (28, 18), (FONT, 22).into_font().color(&INK)))?;
+    head.draw(&Text::new(title[1].clone(), (28, 50), (FONT, 14).into_font().color(&FAINT)))?;
     let height = rest.dim_in_pixel().1;
     let (panels, legend) = rest.split_vertically(height - LEGEND_HEIGHT);
     for (panel, half) in panels.split_evenly((1, 2)).iter().zip(&map.halves) {
@@ -106,10 +106,11 @@ fn draw_half<B: DrawingBackend>(area: &Area<B>, map: &Heatmap, half: &HalfMap) -
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .margin_left(20)
-        .caption(if half.title == "K" { "K (keys)" } else { "V (values)" }, (FONT, 20).into_font().color(&INK))
+        .caption(if half.title == "K" { "K (keys)" } else { "V (values)" }, (FONT, 17).into_font().color(&INK))
         .x_label_area_size(46)
         .y_label_area_size(58)
-        .build_cartesian_2d(0.0..map.positions as f64, layers.max(1.0)..0.0)?;
+        // A tick stands at the middle of its row or position.
+        .build_cartesian_2d(-0.5..map.positions as f64 - 0.5, layers.max(1.0) - 0.5..-0.5)?;
     let layer_at = |place: &f64| {
         let name = half.layers.get(*place as usize).map(|(layer, _)| layer.to_string());
         name.filter(|_| place.fract() == 0.0).unwrap_or_default()
@@ -124,14 +125,14 @@ fn draw_half<B: DrawingBackend>(area: &Area<B>, map: &Heatmap, half: &HalfMap) -
         .y_labels(half.layers.len().clamp(1, 15))
         .x_label_formatter(&|place| format!("{place:.0}"))
         .y_label_formatter(&layer_at)
-        .label_style((FONT, 15).into_font().color(&INK))
-        .axis_desc_style((FONT, 17).into_font().color(&INK))
+        .label_style((FONT, 13).into_font().color(&INK))
+        .axis_desc_style((FONT, 15).into_font().color(&INK))
         .draw()?;
     for (row, (_, squares)) in half.layers.iter().enumerate() {
         for (range, square) in runs(squares) {
             let across =
-                [range.start, range.end].map(|column| ((column as u64 * map.a_column).min(map.positions)) as f64);
-            let corners = [(across[0], row as f64), (across[1], (row + 1) as f64)];
+                [range.start, range.end].map(|column| ((column as u64 * map.a_column).min(map.positions)) as f64 - 0.5);
+            let corners = [(across[0], row as f64 - 0.5), (across[1], row as f64 + 0.5)];
             chart.draw_series(std::iter::once(Rectangle::new(corners, colour(half, square).filled())))?;
         }
     }
@@ -176,7 +177,7 @@ fn draw_scale<B: DrawingBackend>(area: &Area<B>, half: &HalfMap) -> Result<(), D
         let level = (bottom - y) as f32 / (bottom - top) as f32;
         area.draw(&Rectangle::new([(left, y), (right, y + 1)], viridis(level).filled()))?;
     }
-    let style = (FONT, 14).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = (FONT, 13).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
     let middle = (f64::from(least).max(1e-30).ln() / 2.0 + f64::from(most).max(1e-30).ln() / 2.0).exp();
     for (y, value) in [(bottom, least.into()), ((top + bottom) / 2, middle), (top, most.into())] {
         area.draw(&Text::new(number(value), (right + 7, y), style.clone()))?;
@@ -185,7 +186,7 @@ fn draw_scale<B: DrawingBackend>(area: &Area<B>, half: &HalfMap) -> Result<(), D
 }
 
 fn draw_legend<B: DrawingBackend>(area: &Area<B>) -> Result<(), DrawError<B>> {
-    let style = (FONT, 16).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+    let style = (FONT, 14).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
     let meanings = [
         (UNWRITTEN, "not written"),
         (PARTLY, "some positions of the column written"),
@@ -196,7 +197,7 @@ fn draw_legend<B: DrawingBackend>(area: &Area<B>) -> Result<(), DrawError<B>> {
         area.draw(&Rectangle::new([(x, 10), (x + 24, 26)], colour.filled()))?;
         area.draw(&Rectangle::new([(x, 10), (x + 24, 26)], FAINT.stroke_width(1)))?;
         area.draw(&Text::new(meaning, (x + 34, 18), style.clone()))?;
-        x += 80 + 8 * meaning.len() as i32;
+        x += 76 + 9 * meaning.len() as i32;
     }
     Ok(())
 }

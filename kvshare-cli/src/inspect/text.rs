@@ -109,11 +109,16 @@ fn layout(surveyed: &Surveyed) -> String {
     let digest = if surveyed.has_digest { "digest right" } else { "no digest" };
     let model = header.model.as_ref().map_or_else(|| "no model named".to_owned(), |model| model.name.clone());
     format!(
-        "header: {model}; {} in {} regions, {} tensors; layout hashes right, {digest}\n\n{regions}\n\n{tensors}",
+        "header: {model}; {} in {}, {}; layout hashes right, {digest}\n\n{regions}\n\n{tensors}",
         bytes_in_words(header.bytes()),
-        header.regions.len(),
-        header.tensors.len(),
+        counted(header.regions.len(), "region"),
+        counted(header.tensors.len(), "tensor"),
     )
+}
+
+/// `1 region`, `2 regions`.
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// One row of the table for each stream that was written, and at least one.
