@@ -9,6 +9,7 @@ pub mod cache_rows;
 pub mod checker;
 pub mod decoder;
 pub mod http;
+pub mod memory_kind;
 pub mod model;
 pub mod reference_provider;
 pub mod serve;

@@ -12,13 +12,14 @@ use axum::serve::ListenerExt as _;
 use clap::{ArgAction, Args, ValueEnum};
 use kvshare::layout::TensorType;
 use kvshare::map::Guard;
-use kvshare::memory::{Memfd, Reserve};
+use kvshare::memory::Reserve;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::brain::{Brain, CheckerBrain, ModelBrain};
 use crate::decoder::{Decoder, DecoderError, Misbehaviour, Settings, Sharing};
 use crate::http::{Server, router};
+use crate::memory_kind::MemoryKind;
 use crate::model::ModelError;
 
 /// How long connections may take to end after a signal.
@@ -78,6 +79,9 @@ pub struct FakeExporterArguments {
     /// How to answer action=share and adopt: do it, say 501, or as a stock server that knows neither
     #[arg(long, value_enum, default_value_t)]
     pub sharing: Sharing,
+    /// The kind of memory that the cache lies in: memfd, memfd-hugetlb, udmabuf, dma-heap[:NAME] or drm[:NODE]
+    #[arg(long, value_name = "KIND", default_value_t)]
+    pub memory: MemoryKind,
     /// When the cache's memory is taken from the machine
     #[arg(long, value_enum, default_value_t)]
     pub reserve: ReserveChoice,
@@ -147,6 +151,12 @@ pub enum ServeError {
         /// The type.
         tensor_type: TensorType,
     },
+    /// Memory that is there from the start was to be reserved as it is touched.
+    #[error("{memory} memory is reserved at the start; leave out --reserve touch, or use --memory memfd")]
+    ReserveOnTouch {
+        /// The memory.
+        memory: MemoryKind,
+    },
     /// The slot directory is none.
     #[error("the slot directory {} is not a directory; create it with mode 0700", path.display())]
     SlotDirectory {
@@ -177,6 +187,7 @@ impl ServeError {
             Self::ContextTooLarge { .. }
                 | Self::ContextTooSmall { .. }
                 | Self::InexactType { .. }
+                | Self::ReserveOnTouch { .. }
                 | Self::SlotDirectory { .. }
                 | Self::Decoder(DecoderError::Layout(_))
         )
@@ -245,7 +256,8 @@ fn decoder(arguments: FakeExporterArguments) -> Result<Decoder, ServeError> {
     }
     let reserve = match arguments.reserve {
         ReserveChoice::Now => Reserve::Now,
-        ReserveChoice::Touch => Reserve::OnTouch,
+        ReserveChoice::Touch if arguments.memory.can_reserve_on_touch() => Reserve::OnTouch,
+        ReserveChoice::Touch => return Err(ServeError::ReserveOnTouch { memory: arguments.memory }),
     };
     let guard = match arguments.guard {
         GuardChoice::None => Guard::None,
@@ -261,7 +273,7 @@ fn decoder(arguments: FakeExporterArguments) -> Result<Decoder, ServeError> {
         sharing: arguments.sharing,
         compare: arguments.compare,
         share_lifetime: Duration::from_secs(arguments.share_lifetime),
-        memory: Box::new(Memfd::new().reserve(reserve)),
+        memory: arguments.memory.source(reserve),
         guard,
         misbehaviour: arguments.misbehave,
     };

@@ -20,7 +20,7 @@ fn what_cannot_be_started_says_why() {
     let garbage = garbage.to_str().unwrap();
     let server = Server::checker(&[]);
     let port = server.address().port().to_string();
-    let refused: [(&[&str], i32, &str); 15] = [
+    let refused: [(&[&str], i32, &str); 18] = [
         (&["-m", "/no/such/model.gguf"], 1, "/no/such/model.gguf could not be opened"),
         (&["-m", garbage], 1, "GGUF"),
         (&["-m", "/"], 1, "is not a file"),
@@ -36,6 +36,9 @@ fn what_cannot_be_started_says_why() {
         (&["-ctv", "q8_0", "-fa", "off"], 2, "q8_0"),
         (&["--share-lifetime", "18446744073709551615"], 2, "--share-lifetime"),
         (&["--misbehave", "sulks"], 2, "never-connects"),
+        (&["--memory", "vram"], 2, "there is memfd, memfd-hugetlb, udmabuf, dma-heap[:NAME] and drm[:NODE]"),
+        (&["--memory", "dma-heap:none", "-c", "64"], 1, "the heaps of this machine are the files in /dev/dma_heap"),
+        (&["--memory", "udmabuf", "--reserve", "touch"], 2, "leave out --reserve touch"),
     ];
     for (arguments, code, expected) in refused {
         let output = output(arguments);
