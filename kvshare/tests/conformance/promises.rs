@@ -68,7 +68,7 @@ impl Decoder {
             let descriptors = &descriptors;
             scope
                 .spawn(move || connect(&path, soon()).expect("a peer").send(&text, descriptors, soon()).expect("sent"));
-            desk.receive(soon(), &Cancel::new().expect("a descriptor")).expect("a share")
+            desk.receive(soon(), Duration::from_secs(60), &Cancel::new().expect("a descriptor")).expect("a share")
         })
     }
 
