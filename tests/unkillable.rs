@@ -28,6 +28,7 @@ pub fn run(held: &Path, released: &Path) -> ExitCode {
     while !released.exists() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
-    let _ = process.kill();
+    // What is waited for is that it stops on its way out; it ends when we do.
+    let _ = (process.kill(), process.wait());
     ExitCode::SUCCESS
 }
