@@ -223,6 +223,21 @@ fn backend_and_provider_learn_what_they_need_from_their_environment() {
 }
 
 #[test]
+fn settings_come_from_the_environment_too() {
+    let scene = Scene::new(PROGRAM);
+    let record = scene.path("record");
+    scene.break_provider(&format!("echo \"$@\" > '{}'; exec sleep 1000", record.display()));
+    let mut command = scene.command(PROGRAM, &["--backend", &scene.path("backend").display().to_string()]);
+    command.env("ONEBIT_HYBRID_PREFILL", scene.provider()).env("ONEBIT_HYBRID_ELFS", "/kernels");
+    command.env("ONEBIT_HYBRID_PREFILL_TIMEOUT_S", "1").env("ONEBIT_KV_SHARE", "0").args(["--", "-c", "256"]);
+    let serving = Serving::start(command);
+    assert_eq!(serving.ask(MOON).handoff, "none; evaluated=13");
+    serving.lines_until("ran past its limit of 1 s");
+    let arguments = std::fs::read_to_string(record).unwrap();
+    assert!(arguments.contains(" --fds 3") && arguments.trim_end().ends_with(" --elfs /kernels"), "{arguments}");
+}
+
+#[test]
 fn health_is_the_backends_and_our_own() {
     let scene = Scene::new(PROGRAM);
     let spy = Spy::start(&scene.path(""), Manner::default());

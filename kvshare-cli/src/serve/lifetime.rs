@@ -276,14 +276,14 @@ async fn known_cache(
 
 fn announce(arguments: &ServeArguments, address: SocketAddr) -> Result<(), ServeError> {
     let log: LogFormat = arguments.log_format;
-    if arguments.provider().is_none() {
-        let words = "no prefill provider is named (--prefill-provider or ONEBIT_HYBRID_PREFILL); the backend prefills \
-                     every prompt itself";
-        log.write(Event::Notice { words: &words });
-    }
     if !address.ip().is_loopback() {
         let who = if arguments.api_key().is_some() { "whoever has the key" } else { "anybody there" };
         let words = format_args!("warning: {address} can be reached by other machines; {who} can use the model");
+        log.write(Event::Notice { words: &words });
+    }
+    if arguments.provider().is_none() {
+        let words = "no prefill provider is named (--prefill-provider or ONEBIT_HYBRID_PREFILL); the backend prefills \
+                     every prompt itself";
         log.write(Event::Notice { words: &words });
     }
     Ok(print(&format!("listening on http://{address}"))?)
