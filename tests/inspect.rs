@@ -204,3 +204,27 @@ Nothing is wrong with the descriptors, the header or the rows.
 "#]]
     );
 }
+
+#[test]
+fn the_cache_is_drawn_into_a_file() {
+    let cache = Cache::small(30);
+    let draw = |name: &str| {
+        let path = cache.path(name);
+        (cache.run(PROGRAM, &["inspect", "--plot", path.to_str().unwrap()]), std::fs::read(path).unwrap_or_default())
+    };
+    let (ended, svg) = draw("cache.svg");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    let svg = String::from_utf8(svg).unwrap();
+    for words in ["tiny: what is written", "K (keys)", "V (values)", "position", "layer", "not written"] {
+        assert!(svg.contains(words), "{words}");
+    }
+    let (ended, png) = draw("cache.png");
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert!(png.starts_with(b"\x89PNG") && png.len() > 5000);
+    let (ended, _) = draw("cache.jpg");
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("must end in .svg or .png"), "{}", ended.stderr);
+    let empty = Cache::small(0);
+    let ended = empty.run(PROGRAM, &["inspect", "--plot", empty.path("none.svg").to_str().unwrap()]);
+    assert!(ended.stderr.contains("no row was written"), "{}", ended.stderr);
+}

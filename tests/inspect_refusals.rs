@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvshare::fd::Signal;
-use kvshare::header::Params;
-use kvshare::layout::TensorType;
-use kvshare::memory::{Memfd, RegionSource as _};
+use kvshare::header::{Header, Params};
+use kvshare::layout::{Layout, Tensor, TensorType};
+use kvshare::memory::{Memfd, RegionSource as _, Reserve};
 use kvshare_tests::eyes::{Cache, Ended, run};
 use serde_json::Value;
 
@@ -200,5 +200,31 @@ fn tensors_and_rows_that_are_not_there_are_refused() {
         let ended = cache.run(PROGRAM, &[&["inspect"], arguments].concat());
         assert_eq!(ended.code, Some(1), "{ended:?}");
         assert!(ended.stderr.contains(reason), "{arguments:?}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn what_a_header_announces_of_a_sparse_memory_costs_nothing() {
+    const BYTES: u64 = 1 << 40;
+    for ne in [[1 << 39, 1, 1], [64, 1 << 33, 1], [64, 1, 1 << 33]] {
+        let memory = Memfd::new().reserve(Reserve::OnTouch).allocate("sparse", BYTES).unwrap().descriptor;
+        rustix::io::pwrite(&memory, &[0x3c; 4096], BYTES - 4096).unwrap();
+        let tensor = Tensor::new("cache_k_l0", TensorType::F16, &ne).unwrap();
+        let header = Header::describe(&Layout::place([vec![tensor]]), None, None);
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("header.json");
+        std::fs::write(&path, header.to_json()).unwrap();
+        let arguments = ["inspect", "--json", "--fds", "3", "--layout", path.to_str().unwrap()];
+        let ended = run(PROGRAM, &arguments, &[memory.as_fd()]);
+        let report = ended.json();
+        let tensor = &report["layout"]["tensors"][0];
+        assert_eq!(tensor["error"], Value::Null, "{ended:?}");
+        let streams = tensor["streams"].as_array().unwrap();
+        let last = &streams[streams.len() - 1]["ranges"][0][1];
+        assert_eq!(*last, ne[1], "{ne:?}: {tensor}");
+
+        let row =
+            run(PROGRAM, &[&arguments[..], &["--tensor", "cache_k_l0", "--row", "0"]].concat(), &[memory.as_fd()]);
+        assert_eq!(row.code, Some(if ne[0] == 64 { 0 } else { 1 }), "{row:?}");
     }
 }

@@ -1,5 +1,6 @@
 //! `kvshare-cli state` shows, checks, compares and converts what a stock llama-server saved.
 
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use kvshare::header::Params;
@@ -237,6 +238,24 @@ fn rows_go_from_a_file_into_regions_and_back() {
             assert!(std::fs::read(&file).unwrap() == std::fs::read(&back).unwrap());
         }
     }
+}
+
+#[test]
+fn plain_files_are_taken_as_regions_only_when_told_so() {
+    let cache = Cache::new(30, 192, 64, Params::plain(64, TensorType::F16));
+    let region = cache.path("region.bin");
+    std::fs::write(&region, &cache.bytes()[0]).unwrap();
+    let region = std::fs::File::options().read(true).write(true).open(&region).unwrap();
+    let (file, header) = (sample("f16-fa-a.bin"), cache.header_path());
+    let arguments = ["state", "into-regions", text(&file), "--layout", text(&header), "--fds", "3"];
+    let refused = run(PROGRAM, &arguments, &[region.as_fd()]);
+    assert_eq!(refused.code, Some(1));
+    assert!(refused.stderr.contains("not sealed"), "{}", refused.stderr);
+    let taken = run(PROGRAM, &[&arguments[..], &["--unsealed"]].concat(), &[region.as_fd()]);
+    assert_eq!(taken.code, Some(0), "{taken:?}");
+    let inspected =
+        run(PROGRAM, &["inspect", "--json", "--layout", text(&header), "--fds", "3"], &[region.as_fd()]).json();
+    assert_eq!(inspected["layout"]["tensors"][0]["streams"][0]["written"], 5);
 }
 
 #[test]

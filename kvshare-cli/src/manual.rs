@@ -50,7 +50,9 @@ pub fn completions(mut program: Command, arguments: &CompletionsArguments) -> Re
 ///
 /// # Errors
 /// There is no such command, or the pages cannot be written.
-pub fn man(mut program: Command, arguments: &ManArguments) -> Result<(), Failure> {
+pub fn man(program: Command, arguments: &ManArguments) -> Result<(), Failure> {
+    // `help` only repeats the others.
+    let mut program = program.disable_help_subcommand(true);
     if let Some(directory) = &arguments.into {
         let failed = |error| Failure::new(format!("cannot write into {}: {error}", directory.display()));
         std::fs::create_dir_all(directory).map_err(failed)?;

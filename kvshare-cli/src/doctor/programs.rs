@@ -19,7 +19,7 @@ const SHARING: &[u8] = b"share_id";
 
 pub(super) fn checks(llama_server: &Path) -> Vec<Check> {
     let mut checks =
-        vec![version("llama-server", llama_server, "give its path with --llama-server, or serve --attach")];
+        vec![version("llama-server", llama_server, "give its path with --llama-server, or serve with --backend-url")];
     if let Some(path) = found(llama_server) {
         checks.push(sharing(&path));
     }

@@ -138,6 +138,9 @@ pub(super) struct IntoRegionsArguments {
     /// Numbers of the descriptors, in the header's order
     #[arg(long, value_name = "N,N", value_delimiter = ',', required = true)]
     pub fds: Vec<i32>,
+    /// Take files and memory that others could truncate meanwhile, which would kill this program
+    #[arg(long)]
+    pub unsealed: bool,
     /// The model has several positions a token (M-RoPE)
     #[arg(long)]
     pub m_rope: bool,
@@ -150,7 +153,7 @@ pub(super) struct IntoRegionsArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example:
-  kvshare-cli state from-regions slot.bin --tokens prompt.tokens --layout header.json --fds 3 3<>region.bin")]
+  kvshare-cli state from-regions slot.bin --tokens prompt.tokens --layout header.json --fds 3 --unsealed 3<>region.bin")]
 pub(super) struct FromRegionsArguments {
     /// The file to write; its directory must exist
     pub file: PathBuf,
@@ -163,6 +166,9 @@ pub(super) struct FromRegionsArguments {
     /// Numbers of the descriptors, in the header's order
     #[arg(long, value_name = "N,N", value_delimiter = ',', required = true)]
     pub fds: Vec<i32>,
+    /// Take files and memory that others could truncate meanwhile, which would kill this program
+    #[arg(long)]
+    pub unsealed: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use kvshare::fd::{self, take_inherited};
 use kvshare::header::{Header, MAX_BYTES};
-use kvshare::map::{Access, MapOptions};
+use kvshare::map::{Access, MapOptions, Unsealed};
 use kvshare::provider::read_tokens;
 use kvshare::rows::MappedCache;
 use kvshare::state_file::{Slot, StateFile};
@@ -21,7 +21,7 @@ use crate::output::{Failure, print};
 pub(super) fn write(arguments: &IntoRegionsArguments) -> Result<(), Failure> {
     let (header, descriptors) = regions(&arguments.layout, &arguments.fds)?;
     let loaded = Loaded::read(&arguments.file, arguments.m_rope).map_err(Failure::new)?;
-    let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
+    let options = options(Access::ReadWrite, arguments.unsealed);
     let mut target = MappedCache::map(&header, &descriptors, &options).map_err(Failure::new)?;
     let access = target.begin_cpu_access(Access::ReadWrite).map_err(Failure::new)?;
     copy_rows(&loaded.cache.0, &mut target, loaded.cells()).map_err(Failure::new)?;
@@ -36,7 +36,8 @@ pub(super) fn write(arguments: &IntoRegionsArguments) -> Result<(), Failure> {
 pub(super) fn read(arguments: &FromRegionsArguments) -> Result<(), Failure> {
     let (header, descriptors) = regions(&arguments.layout, &arguments.fds)?;
     let tokens = read_tokens(&arguments.tokens).map_err(Failure::new)?;
-    let cache = MappedCache::map(&header, &descriptors, &MapOptions::default()).map_err(Failure::new)?;
+    let cache = MappedCache::map(&header, &descriptors, &options(Access::ReadOnly, arguments.unsealed))
+        .map_err(Failure::new)?;
     if tokens.len() as u64 > cache.cells() {
         let (tokens, cells) = (tokens.len(), cache.cells());
         return Err(Failure::new(format!("there are {tokens} tokens, but the cache has only {cells} cells")));
@@ -49,6 +50,11 @@ pub(super) fn read(arguments: &FromRegionsArguments) -> Result<(), Failure> {
         return print(&json!({"file": arguments.file.display().to_string(), "bytes": length}).to_string());
     }
     print(&format!("{}: {length} bytes", arguments.file.display()))
+}
+
+fn options(access: Access, accept_unsealed: bool) -> MapOptions {
+    let unsealed = if accept_unsealed { Unsealed::AcceptSigbus } else { Unsealed::Refuse };
+    MapOptions { access, unsealed, ..MapOptions::default() }
 }
 
 /// The header at `layout`, with its descriptors, which go together.

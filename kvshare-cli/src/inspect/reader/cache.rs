@@ -15,6 +15,9 @@ use super::region::RegionBytes;
 /// every rotation.
 pub(super) const PIECE: u64 = 1 << 16;
 
+/// Elements of a row that is given as a whole, at most. Those of real models, recurrent states included, are shorter.
+const LONGEST_ROW: u64 = 1 << 24;
+
 /// The regions of a header, for reading.
 #[derive(Debug)]
 pub struct CacheReader {
@@ -134,9 +137,13 @@ impl CacheReader {
         position: u64,
         mut piece: impl FnMut(&[u8], usize) -> Result<(), ReadError>,
     ) -> Result<(), ReadError> {
+        let width = tensor.plane.width;
+        if width > LONGEST_ROW {
+            return Err(ReadError::LongRow { width, limit: LONGEST_ROW });
+        }
         let mut bytes = Vec::new();
-        for first in (0..tensor.plane.width).step_by(PIECE as usize) {
-            let elements = PIECE.min(tensor.plane.width - first);
+        for first in (0..width).step_by(PIECE as usize) {
+            let elements = PIECE.min(width - first);
             self.read_part(tensor, stream, position..position + 1, first..first + elements, &mut bytes)?;
             piece(&bytes, elements as usize)?;
         }

@@ -57,6 +57,14 @@ pub enum ReadError {
         /// The first and the last there is.
         available: String,
     },
+    /// A row that no model has.
+    #[error("a row of {width} elements is not read as a whole; at most {limit} are")]
+    LongRow {
+        /// Its elements.
+        width: u64,
+        /// The most.
+        limit: u64,
+    },
     /// A system call failed that seldom does.
     #[error("{call} failed: {errno}")]
     System {

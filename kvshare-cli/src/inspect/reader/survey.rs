@@ -3,9 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 
+use kvshare::layout::Plane;
 use kvshare::values::{decode_row, rotate};
 
 use super::cache::PIECE;
+use super::region::RegionBytes;
 use super::{CacheReader, CacheTensor, Padding, ReadError};
 
 /// A number over this is no K and no V of a model that we know of; bytes that are no numbers at all soon have one.
@@ -138,47 +140,77 @@ fn streams(cache: &CacheReader, tensor: &CacheTensor) -> Result<Vec<RowsSurvey>,
 fn rows(cache: &CacheReader, tensor: &CacheTensor, stream: u64) -> Result<RowsSurvey, ReadError> {
     let plane = &tensor.plane;
     let region = cache.region(tensor)?;
-    let start = plane.offset + stream * plane.stream_bytes();
-    let end = start + plane.stream_bytes();
-    // As many rows at once as make a good piece; of a row that is longer, a piece.
+    // As many rows at once as make a good piece.
     let at_once = (PIECE / plane.width).clamp(1, plane.cells);
     let mut summary = Summary::default();
     let mut bytes = Vec::new();
     let mut position = 0;
-    while position < plane.cells {
-        let reached = if plane.transposed { start } else { start + position * plane.row_bytes() };
-        let data = region.next_data(reached, end);
-        if data == end {
-            break;
+    while let Some(first) = next_position(region, plane, stream, position) {
+        let positions = first..plane.cells.min(first + at_once);
+        position = positions.end;
+        if plane.width > PIECE {
+            summary.add(first, &long_row(cache, tensor, stream, first)?);
+            continue;
         }
-        if !plane.transposed {
-            position = position.max((data - start) / plane.row_bytes());
-        }
-        let positions = position..plane.cells.min(position + at_once);
-        if plane.width <= PIECE {
-            cache.read_part(tensor, stream, positions.clone(), 0..plane.width, &mut bytes)?;
-            for (position, row) in positions.clone().zip(bytes.chunks_exact(plane.row_bytes() as usize)) {
-                let mut facts = RowSummary::default();
-                facts.add(tensor, 0, row)?;
-                summary.add(position, &facts);
-            }
-        } else {
+        cache.read_part(tensor, stream, positions.clone(), 0..plane.width, &mut bytes)?;
+        for (position, row) in positions.zip(bytes.chunks_exact(plane.row_bytes() as usize)) {
             let mut facts = RowSummary::default();
-            for first in (0..plane.width).step_by(PIECE as usize) {
-                cache.read_part(
-                    tensor,
-                    stream,
-                    positions.clone(),
-                    first..plane.width.min(first + PIECE),
-                    &mut bytes,
-                )?;
-                facts.add(tensor, first, &bytes)?;
-            }
+            facts.add(tensor, 0, row)?;
             summary.add(position, &facts);
         }
-        position = positions.end;
     }
     Ok(summary.finish(stream))
+}
+
+/// The first position from `position` on of which there may be a byte that is not 0.
+fn next_position(region: &RegionBytes, plane: &Plane, stream: u64, position: u64) -> Option<u64> {
+    if position >= plane.cells {
+        return None;
+    }
+    let start = plane.offset + stream * plane.stream_bytes();
+    if !plane.transposed {
+        let end = start + plane.stream_bytes();
+        let data = region.next_data(start + position * plane.row_bytes(), end);
+        return (data < end).then(|| (data - start) / plane.row_bytes());
+    }
+    if plane.width > PIECE {
+        return Some(position);
+    }
+    let element = plane.tensor_type.block_bytes();
+    let next_in_channel = |channel| {
+        let start = start + channel * plane.cells * element;
+        let end = start + plane.cells * element;
+        let data = region.next_data(start + position * element, end);
+        (data < end).then(|| (data - start) / element)
+    };
+    (0..plane.width).filter_map(next_in_channel).min()
+}
+
+/// A row that is longer than a piece.
+fn long_row(cache: &CacheReader, tensor: &CacheTensor, stream: u64, position: u64) -> Result<RowSummary, ReadError> {
+    let (plane, region) = (&tensor.plane, cache.region(tensor)?);
+    let mut facts = RowSummary::default();
+    let mut bytes = Vec::new();
+    let mut first = 0;
+    while first < plane.width {
+        if !plane.transposed {
+            let (start, length) = plane.rows(stream, position, 1)?;
+            let offset = plane.element(stream, position, first)?;
+            let empty = region.next_data(offset, start + length) - offset;
+            // Whole pieces that nobody has written.
+            let elements = empty / plane.tensor_type.block_bytes() * plane.tensor_type.block_elements();
+            let skipped = (elements / PIECE * PIECE).min(plane.width - first);
+            facts.add_zeros(skipped);
+            first += skipped;
+        }
+        let end = plane.width.min(first + PIECE);
+        if first < end {
+            cache.read_part(tensor, stream, position..position + 1, first..end, &mut bytes)?;
+            facts.add(tensor, first, &bytes)?;
+        }
+        first = end;
+    }
+    Ok(facts)
 }
 
 /// A row as far as it was read.
@@ -214,8 +246,11 @@ impl RowSummary {
         Ok(())
     }
 
-    /// Zeros at the start of a row that may turn out to be written later.
+    /// Zeros of a row that may turn out to be written elsewhere.
     fn add_zeros(&mut self, count: u64) {
+        if count > 0 {
+            (self.least, self.most) = (self.least.min(0.0), self.most.max(0.0));
+        }
         self.count += count;
         self.finite += count;
     }
