@@ -14,6 +14,7 @@ use crate::brain::Brain;
 /// What every cache of this decoder is like.
 pub(super) struct CachePlan {
     header: Header,
+    header_json: Vec<u8>,
     options: MapOptions,
 }
 
@@ -42,11 +43,17 @@ impl CachePlan {
         // What can be refused is refused before memory is allocated.
         header.planes()?;
         let options = MapOptions { access: Access::ReadWrite, guard, ..MapOptions::default() };
-        Ok(Self { header, options })
+        // Every share sends the same, so it is written once: that takes as long as half of an exchange.
+        let header_json = header.to_json();
+        Ok(Self { header, header_json, options })
     }
 
     pub fn header(&self) -> &Header {
         &self.header
+    }
+
+    pub fn header_json(&self) -> &[u8] {
+        &self.header_json
     }
 
     /// A fresh cache. Its padding has the pattern that shows whether somebody writes past a tensor.

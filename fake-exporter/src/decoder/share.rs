@@ -58,7 +58,7 @@ impl Decoder {
         match self.settings.misbehaviour {
             None => {
                 let descriptors: Vec<_> = descriptors.iter().map(|region| region.as_fd()).collect();
-                connection.send(&header.to_json(), &descriptors, deadline)?;
+                connection.send(self.plan.header_json(), &descriptors, deadline)?;
             }
             // A peer that hangs up meanwhile has noticed, which is the purpose.
             Some(kind) => self.hostage = kind.send(connection, header, descriptors, deadline).unwrap_or_default(),
