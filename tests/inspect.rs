@@ -51,7 +51,7 @@ fn a_sound_cache_is_described_and_nothing_is_changed() {
     assert_eq!(k["streams"][0]["ranges"], json!([[0, 17]]));
     assert_eq!(k["streams"][0]["min"], element(1, 0, 0));
     assert_eq!(k["streams"][0]["max"], element(1, 16, 63));
-    assert_eq!(tensor(&report, "cache_v_l0")["streams"][0]["mean"], -f64::from(1.0 + 1.0 + 31.5 / 64.0));
+    assert_eq!(tensor(&report, "cache_v_l0")["streams"][0]["mean"], -(1.0 + 1.0 + 31.5 / 64.0));
     assert_eq!(findings(&report), []);
     assert_eq!(cache.bytes(), before);
 }

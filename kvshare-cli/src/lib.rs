@@ -8,6 +8,7 @@ pub mod cycle;
 pub mod decoder_process;
 pub mod demo;
 pub mod doctor;
+pub mod header_file;
 pub mod inspect;
 pub mod layout_command;
 pub mod manual;

@@ -84,7 +84,7 @@ pub fn match_model(header: &mut Header, path: &Path, cache: &AssumedCache) -> Re
 /// Adds the tensors that the model at `path` has to a header that came without. If the header has no parameters
 /// either, those are found by trying: the regions' sizes and hashes fit only the right ones. They do not tell whether V
 /// is transposed; that is taken from `cache`.
-fn complete(header: &mut Header, path: &Path, cache: &AssumedCache) -> Result<(), ProviderError> {
+pub(super) fn complete(header: &mut Header, path: &Path, cache: &AssumedCache) -> Result<(), ProviderError> {
     let model = ModelShape::of(path, cache)?;
     if let Some(params) = &header.params {
         // llama.cpp shares the context out evenly among the streams (`llama_context`: `n_ctx_seq`).
@@ -111,7 +111,7 @@ fn complete(header: &mut Header, path: &Path, cache: &AssumedCache) -> Result<()
 
 /// Compares the tensors of a header that has them with those of the model at `path`. A model whose cache is not known is
 /// not compared: one that is no GGUF or has more than a plain K/V cache.
-fn compare(header: &Header, path: &Path) -> Result<(), ProviderError> {
+pub(super) fn compare(header: &Header, path: &Path) -> Result<(), ProviderError> {
     let planes = header.planes()?;
     let (Ok(metadata), Some(first)) = (read_metadata(path), planes.layers().first()) else { return Ok(()) };
     match metadata.geometry(planes.cells(), first.k.tensor_type, first.v.tensor_type) {
