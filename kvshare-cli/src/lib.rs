@@ -9,6 +9,7 @@ pub mod decoder_process;
 pub mod demo;
 pub mod doctor;
 pub mod gate;
+pub mod header_file;
 pub mod inspect;
 pub mod layout_command;
 pub mod manual;

@@ -33,7 +33,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 /// Writes bytes as they are to standard output.
 ///
 /// # Errors
-/// Those of [`print`].
+/// Those of [`print()`].
 pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

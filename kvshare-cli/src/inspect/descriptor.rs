@@ -93,6 +93,18 @@ impl Descriptor {
     }
 }
 
+/// What kind of memory the exporter of a dma-buf makes, where its name is known: the module's (the kernel's
+/// `DEFINE_DMA_BUF_EXPORT_INFO`), or the heap's (drivers/dma-buf/heaps).
+pub(super) fn exporter_in_words(exporter: &str) -> Option<&'static str> {
+    match exporter {
+        "udmabuf" => Some("a memfd as a dma-buf"),
+        "system" | "reserved" | "linux,cma" | "default_cma_region" => Some("a DMA heap"),
+        "nv_dmabuf" => Some("an NVIDIA GPU's own memory"),
+        "drm" | "vgem" | "i915" | "xe" | "amdgpu" | "radeon" | "nouveau" | "msm" => Some("a DRM driver"),
+        _ => None,
+    }
+}
+
 /// Tries to map all of it, and touches nothing: the kernel's own answer is the only one that counts.
 fn may_map(descriptor: impl AsFd, facts: &Facts, access: Access) -> Result<(), CpuRefusal> {
     if facts.check_region().is_err() {

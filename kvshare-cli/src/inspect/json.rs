@@ -4,6 +4,7 @@ use kvshare::fd::{OpenMode, Seals};
 use kvshare::header::Header;
 use serde_json::{Value, json};
 
+use super::descriptor::exporter_in_words;
 use super::findings::Finding;
 use super::reader::{Padding, RowsSurvey, TensorSurvey};
 use super::{CpuRefusal, Descriptor, Holder, Inspected, Report, Surveyed};
@@ -45,6 +46,7 @@ fn descriptor(found: &Descriptor) -> Value {
         "kind": facts.kind.to_string(),
         "name": facts.name,
         "exporter": facts.exporter,
+        "exporter_is": facts.exporter.as_deref().and_then(exporter_in_words),
         "size": facts.size,
         "access": access,
         "seals": facts.seals.map(seals),

@@ -1,29 +1,22 @@
 //! The header beside the descriptors, and the rows in them.
 
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::AsFd as _;
-use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::path::Path;
 
-use kvshare::header::{Header, HeaderError, MAX_BYTES};
+use kvshare::header::{Header, HeaderError};
 use kvshare::provider::{AssumedCache, ProviderError, match_model};
 
 use super::Inspected;
 use super::reader::{CacheReader, ReadError, TensorSurvey, survey};
+use crate::header_file::{self, HeaderFileError};
 
 /// Why the cache cannot be looked into.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutProblem {
     /// The header file cannot be read.
-    #[error("cannot read the header {}: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// What the system answered.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    File(#[from] HeaderFileError),
     /// The header is refused, or does not go with the descriptors.
     #[error(transparent)]
     Header(#[from] HeaderError),
@@ -62,11 +55,7 @@ pub struct Surveyed {
 /// # Errors
 /// [`LayoutProblem`].
 pub(super) fn read(path: &Path, model: Option<&Path>) -> Result<(Header, bool), LayoutProblem> {
-    let mut bytes = Vec::new();
-    // One byte over the limit shows that there is more.
-    File::open(path)
-        .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|source| LayoutProblem::Read { path: path.to_owned(), source })?;
+    let bytes = header_file::read(path)?;
     let mut header = Header::parse(&bytes)?;
     if let Some(model) = model {
         match_model(&mut header, model, &AssumedCache::default())?;

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::descriptor::exporter_in_words;
 use super::findings::{in_stream, span};
 use super::reader::{Padding, RowsSurvey, TensorSurvey};
 use super::{CpuRefusal, Descriptor, Holders, Inspected, Report, Surveyed, terminal_map};
@@ -37,7 +38,8 @@ fn descriptor(number: i32, found: &Descriptor) -> String {
     // Writing to a String cannot fail.
     let mut line = |title: &str, words: String| _ = write!(text, "\n  {title:<15}{words}");
     if let Some(exporter) = &facts.exporter {
-        line("exporter", exporter.clone());
+        let words = exporter_in_words(exporter).map_or_else(String::new, |words| format!(" ({words})"));
+        line("exporter", format!("{exporter}{words}"));
     }
     line("size", facts.size.map_or_else(|| "it does not tell".to_owned(), bytes_twice));
     if let Some(pages) = found.pages {

@@ -1,19 +1,20 @@
 //! `kvshare-cli send`.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::Read as _;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use kvshare::fd::{self, take_inherited};
-use kvshare::header::{Header, MAX_BYTES};
+use kvshare::header::Header;
 use kvshare::layout::ALIGNMENT;
 use kvshare::memory::{Memfd, RegionSource as _};
 use kvshare::wire::connect;
 use serde_json::json;
 
 use super::{deadline, seconds};
+use crate::header_file;
 use crate::output::{Failure, print};
 
 /// Bytes that are copied from a file into memory at once.
@@ -56,7 +57,7 @@ pub struct SendArguments {
 }
 
 pub(super) fn run(arguments: &SendArguments) -> Result<(), Failure> {
-    let header = read_header(&arguments.layout)?;
+    let header = header_file::read(&arguments.layout).map_err(Failure::new)?;
     let descriptors = match &arguments.files[..] {
         [] => take_inherited(&arguments.fds).map_err(Failure::new)?,
         files => files.iter().map(|path| in_memory(path)).collect::<Result<_, _>>()?,
@@ -75,15 +76,6 @@ pub(super) fn run(arguments: &SendArguments) -> Result<(), Failure> {
         return print(&json!({"header_bytes": bytes, "descriptors": count}).to_string());
     }
     print(&format!("sent a header of {bytes} bytes with {count} descriptors"))
-}
-
-fn read_header(path: &Path) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    // One byte over the limit shows that there is more.
-    File::open(path)
-        .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error| Failure::new(format!("cannot read the header {}: {error}", path.display())))?;
-    Ok(bytes)
 }
 
 /// The contents of a file in sealed memory, with zeros up to the next multiple of 4096.

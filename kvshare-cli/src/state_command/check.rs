@@ -33,6 +33,8 @@ pub enum ServerReaction {
     Aborts,
     /// It restores the file and says nothing.
     DoesNotNotice,
+    /// Nobody has tried.
+    NotKnown,
 }
 
 impl ServerReaction {
@@ -41,6 +43,7 @@ impl ServerReaction {
             Self::Refuses => "refuses",
             Self::Aborts => "aborts",
             Self::DoesNotNotice => "does not notice",
+            Self::NotKnown => "not known",
         }
     }
 }
@@ -51,6 +54,7 @@ impl fmt::Display for ServerReaction {
             Self::Refuses => "the stock server refuses it",
             Self::Aborts => "the stock server ABORTS on it",
             Self::DoesNotNotice => "the stock server does NOT notice",
+            Self::NotKnown => "what the stock server does with it is not known",
         })
     }
 }
@@ -60,16 +64,22 @@ pub const fn server_reaction(error: &StateFileError) -> ServerReaction {
     match error {
         StateFileError::TruncatedRows { .. } => ServerReaction::Aborts,
         StateFileError::TrailingBytes { .. }
-        | StateFileError::Padding
-        | StateFileError::NoCells
-        | StateFileError::SeveralStreams { .. }
         | StateFileError::TokenCount { .. }
         | StateFileError::Token { .. }
         | StateFileError::CellCount { .. }
-        | StateFileError::Position { .. }
-        | StateFileError::MixedSequences { .. }
-        | StateFileError::Media { .. } => ServerReaction::DoesNotNotice,
-        _ => ServerReaction::Refuses,
+        | StateFileError::Position { .. } => ServerReaction::DoesNotNotice,
+        StateFileError::Truncated { .. }
+        | StateFileError::Magic { .. }
+        | StateFileError::Version { .. }
+        | StateFileError::Vocabulary { .. }
+        | StateFileError::Transposition { .. }
+        | StateFileError::Rotation { .. }
+        | StateFileError::Type { .. }
+        | StateFileError::LayerCount { .. }
+        | StateFileError::RowWidth { .. }
+        | StateFileError::StreamCount { .. }
+        | StateFileError::Context { .. } => ServerReaction::Refuses,
+        _ => ServerReaction::NotKnown,
     }
 }
 

@@ -1,12 +1,10 @@
 //! `state into-regions` and `from-regions`: between a file and memory that was handed over.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use kvshare::fd::{self, take_inherited};
-use kvshare::header::{Header, MAX_BYTES};
+use kvshare::header::Header;
 use kvshare::map::{Access, MapOptions, Unsealed};
 use kvshare::provider::read_tokens;
 use kvshare::rows::MappedCache;
@@ -16,6 +14,7 @@ use serde_json::json;
 use super::arguments::{FromRegionsArguments, IntoRegionsArguments};
 use super::convert::{copy_rows, publish};
 use super::loaded::Loaded;
+use crate::header_file;
 use crate::output::{Failure, print};
 
 pub(super) fn write(arguments: &IntoRegionsArguments) -> Result<(), Failure> {
@@ -60,11 +59,7 @@ fn options(access: Access, accept_unsealed: bool) -> MapOptions {
 /// The header at `layout`, with its descriptors, which go together.
 fn regions(layout: &Path, fds: &[i32]) -> Result<(Header, Vec<OwnedFd>), Failure> {
     let descriptors = take_inherited(fds).map_err(Failure::new)?;
-    let mut bytes = Vec::new();
-    // One byte over the limit shows that there is more.
-    File::open(layout)
-        .and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes))
-        .map_err(|error| Failure::new(format!("cannot read the header {}: {error}", layout.display())))?;
+    let bytes = header_file::read(layout).map_err(Failure::new)?;
     let header = Header::parse(&bytes).map_err(Failure::new)?;
     let sizes = descriptors.iter().map(fd::size).collect::<Result<Vec<_>, _>>().map_err(Failure::new)?;
     header.check_descriptors(&sizes).map_err(Failure::new)?;

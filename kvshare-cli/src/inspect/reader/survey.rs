@@ -140,8 +140,9 @@ fn streams(cache: &CacheReader, tensor: &CacheTensor) -> Result<Vec<RowsSurvey>,
 fn rows(cache: &CacheReader, tensor: &CacheTensor, stream: u64) -> Result<RowsSurvey, ReadError> {
     let plane = &tensor.plane;
     let region = cache.region(tensor)?;
-    // As many rows at once as make a good piece.
-    let at_once = (PIECE / plane.width).clamp(1, plane.cells);
+    // As many rows at once as make a good piece; more where each channel of them is a read of its own.
+    let most = if plane.transposed { 16 * PIECE } else { PIECE };
+    let at_once = (most / plane.width).clamp(1, plane.cells);
     let mut summary = Summary::default();
     let mut bytes = Vec::new();
     let mut position = 0;
