@@ -21,10 +21,10 @@ fn same_text_by_every_route(kind: &str) {
     }
     let stage = Stage::start(PROGRAM, None, &["--ctx-size", "256", "--memory", kind], &[]);
     let tokens = stage.chat_tokens("What is the moon?");
-    let cold = stage.complete_by(Route::None, &tokens, 12).expect("a completion");
+    let cold = stage.complete_by(Route::None, &tokens, 6).expect("a completion");
     assert_eq!(cold.timings.prompt_n, tokens.len() as u64);
     for route in [Route::Shared, Route::File] {
-        let handed_over = stage.complete_by(route, &tokens, 12).expect("a handoff");
+        let handed_over = stage.complete_by(route, &tokens, 6).expect("a handoff");
         let timings = (handed_over.timings.cache_n, handed_over.timings.prompt_n);
         assert_eq!(timings, (tokens.len() as u64 - 1, 1), "{route:?}");
         assert_eq!(handed_over.content, cold.content, "{route:?}");

@@ -39,17 +39,16 @@ impl CpuAccess {
         Self { open: None, direction: 0 }
     }
 
-    pub(super) fn begin(dma_buf: Arc<OwnedFd>, access: Access, timeout: Duration) -> Result<Self, MapError> {
+    pub(super) fn begin(dma_buf: Arc<OwnedFd>, access: Access, deadline: Instant) -> Result<Self, MapError> {
         let (direction, finished) = match access {
             // Readers wait for the devices that write, writers for all.
             Access::ReadOnly => (DMA_BUF_SYNC_READ, PollFlags::IN),
             Access::ReadWrite => (DMA_BUF_SYNC_READ | DMA_BUF_SYNC_WRITE, PollFlags::OUT),
         };
-        let deadline = Instant::now() + timeout;
         // The kernel would wait without end for work that was announced and never finishes, so we wait first. Work that
         // somebody adds in the moment between is waited for by the kernel.
         if !fd::ready(dma_buf.as_fd(), finished, deadline).map_err(MapError::system("poll"))? {
-            return Err(MapError::DeviceBusy { waited: timeout });
+            return Err(MapError::DeviceBusy);
         }
         sync(&dma_buf, DMA_BUF_SYNC_START | direction, deadline)?;
         Ok(Self { open: Some(dma_buf), direction })
@@ -80,11 +79,15 @@ impl Drop for CpuAccess {
 }
 
 fn sync(dma_buf: &OwnedFd, flags: u64, deadline: Instant) -> Result<(), MapError> {
+    retried(deadline, || sync_once(dma_buf, flags))
+}
+
+/// Asks again as often as the kernel was interrupted, or wants to be asked again (linux/dma-buf.h).
+pub(super) fn retried(deadline: Instant, mut ask: impl FnMut() -> Result<(), Errno>) -> Result<(), MapError> {
     loop {
-        match sync_once(dma_buf, flags) {
-            Ok(()) => return Ok(()),
+        match ask() {
             Err(Errno::INTR | Errno::AGAIN) if Instant::now() < deadline => {}
-            Err(errno) => return Err(MapError::System { call: "DMA_BUF_IOCTL_SYNC", errno }),
+            answer => return answer.map_err(MapError::system("DMA_BUF_IOCTL_SYNC")),
         }
     }
 }

@@ -1,7 +1,5 @@
 //! What can go wrong while a region is mapped or looked at.
 
-use std::time::Duration;
-
 use rustix::io::Errno;
 
 use crate::layout::ALIGNMENT;
@@ -165,12 +163,9 @@ pub enum MapError {
         /// The view's bytes.
         view: usize,
     },
-    /// A device has not finished with a dma-buf in time.
-    #[error("a device is still at work on the dma-buf after {waited:?}; the work may never have been submitted")]
-    DeviceBusy {
-        /// How long was waited.
-        waited: Duration,
-    },
+    /// A device has not finished with a dma-buf by the deadline.
+    #[error("a device was still at work on the dma-buf at the deadline; the work may never have been submitted")]
+    DeviceBusy,
     /// A device's work on a dma-buf has failed.
     #[error("a device's work on the dma-buf failed: {errno}; do not use what it was to write")]
     DeviceFailed {

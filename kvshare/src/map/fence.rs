@@ -3,7 +3,7 @@
 //! See Linux, Documentation/driver-api/dma-buf.rst and sync_file.rst.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -100,23 +100,27 @@ impl Fence {
         import(dma_buf.as_fd(), self.file.as_fd(), flags(access)).map_err(explain)
     }
 
-    /// Waits until the work has finished, for no longer than `timeout`.
+    /// Waits until the work has finished, until `deadline` at most.
     ///
     /// # Errors
     ///
     /// [`MapError::DeviceBusy`] when it has not, [`MapError::DeviceFailed`] when it failed.
-    pub fn wait(&self, timeout: Duration) -> Result<(), MapError> {
-        let deadline = Instant::now() + timeout;
+    pub fn wait(&self, deadline: Instant) -> Result<(), MapError> {
         if !fd::ready(self.file.as_fd(), PollFlags::IN, deadline).map_err(MapError::system("poll"))? {
-            return Err(MapError::DeviceBusy { waited: timeout });
+            return Err(MapError::DeviceBusy);
         }
-        // 1 is success, a negative number an error (linux/sync_file.h).
-        match info(self.file.as_fd()).map_err(MapError::system("SYNC_IOC_FILE_INFO"))?.status {
-            status if status < 0 => {
-                Err(MapError::DeviceFailed { errno: Errno::from_raw_os_error(status.saturating_neg()) })
-            }
-            _ => Ok(()),
-        }
+        judge(info(self.file.as_fd()).map_err(MapError::system("SYNC_IOC_FILE_INFO"))?.status)
+    }
+}
+
+/// What the status of a fence says: 1 is success, a negative number an error (linux/sync_file.h).
+pub(super) fn judge(status: i32) -> Result<(), MapError> {
+    match status {
+        0 => Err(MapError::DeviceBusy),
+        1.. => Ok(()),
+        // The kernel's error numbers end at 4095 (linux/err.h, MAX_ERRNO).
+        -4095..0 => Err(MapError::DeviceFailed { errno: Errno::from_raw_os_error(-status) }),
+        _ => Err(MapError::DeviceFailed { errno: Errno::IO }),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
@@ -124,20 +124,20 @@ impl MappedRegion {
     /// [`MapError::MappedReadOnly`] where writing is asked for and not mapped, [`MapError::DeviceBusy`] where a device
     /// has not finished after [`CPU_ACCESS_TIMEOUT`], or what the kernel answered.
     pub fn begin_cpu_access(&self, access: Access) -> Result<CpuAccess, MapError> {
-        self.begin_cpu_access_within(access, CPU_ACCESS_TIMEOUT)
+        self.begin_cpu_access_until(access, Instant::now() + CPU_ACCESS_TIMEOUT)
     }
 
-    /// As [`begin_cpu_access`](Self::begin_cpu_access), waiting no longer than `timeout` for devices.
+    /// As [`begin_cpu_access`](Self::begin_cpu_access), waiting for devices until `deadline` at most.
     ///
     /// # Errors
     ///
     /// As there.
-    pub fn begin_cpu_access_within(&self, access: Access, timeout: Duration) -> Result<CpuAccess, MapError> {
+    pub fn begin_cpu_access_until(&self, access: Access, deadline: Instant) -> Result<CpuAccess, MapError> {
         if access == Access::ReadWrite && self.access() == Access::ReadOnly {
             return Err(MapError::MappedReadOnly);
         }
         if self.is_dma_buf {
-            CpuAccess::begin(Arc::clone(&self.descriptor), access, timeout)
+            CpuAccess::begin(Arc::clone(&self.descriptor), access, deadline)
         } else {
             Ok(CpuAccess::unneeded())
         }

@@ -1,7 +1,10 @@
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::cpu_access::retried;
+use super::fence::judge;
 use super::mapping::Mapping;
 use super::placement::{Piece, Placement, place};
 use super::region::{ENOTSUPP, explain};
@@ -111,4 +114,33 @@ fn memory_that_the_kernel_will_not_map_leaves_an_error_and_no_mapping() {
     let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");
     let placement = place(extent(0, 4096), &[], Guard::Region, KIB_4, KIB_4).expect("a plan");
     assert_eq!(Mapping::new(pipe.as_fd(), placement, Access::ReadOnly, false).err(), Some(Errno::NODEV));
+}
+
+#[test]
+fn a_cpu_access_is_asked_for_again_when_the_kernel_was_interrupted() {
+    let mut answers = [Err(Errno::INTR), Err(Errno::AGAIN), Ok(()), Err(Errno::IO)].into_iter();
+    let later = Instant::now() + Duration::from_secs(60);
+    assert_eq!(retried(later, || answers.next().expect("an answer")), Ok(()));
+    assert_eq!(answers.len(), 1, "and no more often than that");
+}
+
+#[test]
+fn a_cpu_access_that_the_kernel_never_grants_ends_at_the_deadline() {
+    let refused = |errno| Err(MapError::System { call: "DMA_BUF_IOCTL_SYNC", errno });
+    assert_eq!(retried(Instant::now(), || Err(Errno::AGAIN)), refused(Errno::AGAIN));
+    let later = Instant::now() + Duration::from_secs(60);
+    assert_eq!(retried(later, || Err(Errno::INVAL)), refused(Errno::INVAL), "another answer is final");
+}
+
+#[test]
+fn a_fence_says_whether_the_devices_work_went_well() {
+    let table = [
+        (1, Ok(())),
+        (0, Err(MapError::DeviceBusy)),
+        (-110, Err(MapError::DeviceFailed { errno: Errno::TIMEDOUT })),
+        (i32::MIN, Err(MapError::DeviceFailed { errno: Errno::IO })),
+    ];
+    for (status, expected) in table {
+        assert_eq!(judge(status), expected, "{status}");
+    }
 }

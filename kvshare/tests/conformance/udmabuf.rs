@@ -1,10 +1,12 @@
 //! What is particular to memfds that were made a dma-buf.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use kvshare::map::{Access, Extent, MapOptions, MappedRegion};
 use kvshare::memory::{Memfd, MemoryError, RegionSource, Udmabuf, UdmabufPart};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::ioctl::{Opcode, Setter, opcode};
 
 use crate::Promise;
 use crate::kinds::Kind;
@@ -16,6 +18,7 @@ pub const PROMISES: &[Promise] = &[
     ("a_part_that_is_not_in_its_memfd_is_refused", a_part_that_is_not_in_its_memfd_is_refused),
     ("a_memfd_with_the_wrong_seals_is_refused", a_memfd_with_the_wrong_seals_is_refused),
     ("more_parts_than_the_kernel_allows_are_refused", more_parts_than_the_kernel_allows_are_refused),
+    ("the_kernel_refuses_with_one_errno_what_the_library_tells_apart", the_kernel_refuses_with_one_errno),
     ("a_hole_in_the_memfd_parts_it_from_the_buffer_silently", a_hole_parts_memfd_and_buffer),
 ];
 
@@ -93,6 +96,25 @@ fn more_parts_than_the_kernel_allows_are_refused(_: &Kind) {
     let error = Udmabuf::new().join("parts", &parts).expect_err("too many");
     assert_eq!(error, MemoryError::TooManyParts { count: 1025, limit: 1024 });
     Udmabuf::new().join("parts", &parts[1..]).expect("just as many as allowed");
+}
+
+/// `UDMABUF_CREATE` and its argument (linux/udmabuf.h): the memfd and flags, offset, size.
+const CREATE: Opcode = opcode::write::<[u64; 3]>(b'u', 0x42);
+
+fn the_kernel_refuses_with_one_errno(_: &Kind) {
+    let device = std::fs::File::open("/dev/udmabuf").expect("the device");
+    let refusal = |size: u64, seals: SealFlags| {
+        let memfd = memfd_create("refused", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
+        ftruncate(&memfd, size).expect("a size");
+        fcntl_add_seals(&memfd, seals).expect("seals");
+        let argument = [memfd.as_raw_fd() as u64, 0, size];
+        // SAFETY: the kernel reads three numbers, as linux/udmabuf.h says. Other processes are not affected.
+        unsafe { rustix::ioctl::ioctl(&device, Setter::<{ CREATE }, [u64; 3]>::new(argument)) }
+    };
+    let (shrink, write) = (SealFlags::SHRINK, SealFlags::WRITE);
+    for (size, seals) in [(4096, SealFlags::empty()), (4096, shrink | write), ((64 << 20) + 4096, shrink)] {
+        assert_eq!(refusal(size, seals), Err(Errno::INVAL), "{size}, {seals:?}");
+    }
 }
 
 fn a_hole_parts_memfd_and_buffer(_: &Kind) {
