@@ -32,7 +32,7 @@ fn share(memory: &OwnedFd, directory: &Path) -> ReceivedShare {
     let soon = Instant::now() + Duration::from_secs(60);
     std::thread::scope(|scope| {
         scope.spawn(|| connect(&path, soon).unwrap().send(&header, &[memory.as_fd()], soon).unwrap());
-        desk.receive(soon, std::time::Duration::from_secs(60), &Cancel::new().unwrap()).unwrap()
+        desk.receive(soon, Duration::from_secs(60), &Cancel::new().unwrap()).unwrap()
     })
 }
 
