@@ -90,7 +90,15 @@ fn strikes(setting: &Setting, faults: Vec<Fault>) {
             }
         }
         let complaints = serving.complaints_until(fault.reason);
-        assert!(matches!(&complaints[..], [line] if line.contains(fault.reason)), "{name}: {complaints:?}");
+        // A decoder whose message goes wrong in any case may say so before the fault does.
+        let is_said_once = match &complaints[..] {
+            [line] => line.contains(fault.reason),
+            [first, line] => {
+                setting.complaint.is_some() && !first.contains(fault.reason) && line.contains(fault.reason)
+            }
+            _ => false,
+        };
+        assert!(is_said_once, "{name}: {complaints:?}");
         scene.mend_provider();
         let _ = (scene.take(REACHED), scene.take(SEEN));
         nothing_is_left(&scene, &serving, &before, &name);
@@ -177,7 +185,8 @@ fn of_the_decoder_that_dies() {
     let complaint = Some("stalled: ");
     let setting = Setting { decoder: &["--misbehave", "stalls"], good: BY_FILE.good, complaint, ..SHARED };
     let during = Decoder("action=share die-done");
-    strikes(&setting, vec![fault("share", "dies during the message", during, OwnOrGateway, "action=share")]);
+    // Either its answer is found missing, or its message is found broken and the file route is tried next.
+    strikes(&setting, vec![fault("share", "dies during the message", during, OwnOrGateway, "action=")]);
 }
 
 #[test]
