@@ -132,13 +132,14 @@ impl Serving {
         std::mem::take(&mut *self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The lines that begin with `hybrid:`, as [`lines_until`](Self::lines_until).
+    /// What begins with `hybrid:`, as [`lines_until`](Self::lines_until). A llama-server, which has the same standard error,
+    /// ends not every write with a newline, so it may follow on a line of that one's.
     ///
     /// # Panics
     /// It does not say `words`.
     pub fn hybrid_until(&self, words: &str) -> Vec<String> {
         let lines = self.lines_until(words);
-        lines.into_iter().filter(|line| line.starts_with("hybrid:")).collect()
+        lines.iter().filter_map(|line| Some(line[line.find("hybrid:")?..].to_owned())).collect()
     }
 
     /// What it itself has to complain of in [`lines_until`](Self::lines_until) `words`: all but how handoffs went, and that
