@@ -77,10 +77,12 @@ pub async fn lease(decoder: &DecoderClient, directory: &Path, limit: Duration) -
             let delivered = timeout(DELIVERY_LIMIT, delivery).await.map_err(|_| LeaseError::NothingCame)?;
             Ok(Lease { share: delivered??, share_id })
         }
-        delivered = &mut delivery => {
-            let share = delivered??;
-            let answer = timeout(MESSAGE_LIMIT, answer).await.map_err(|_| LeaseError::NoAnswer)?;
-            Ok(Lease { share, share_id: answer.map_err(|_| LeaseError::NoAnswer)?? })
-        }
+        delivered = &mut delivery => match (delivered?, timeout(MESSAGE_LIMIT, answer).await) {
+            (Ok(share), Ok(Ok(Ok(share_id)))) => Ok(Lease { share, share_id }),
+            // So it is here: a decoder that dies breaks off its message, too.
+            (_, Ok(Ok(Err(refusal)))) => Err(refusal.into()),
+            (Err(failure), _) => Err(failure.into()),
+            (Ok(_), _) => Err(LeaseError::NoAnswer),
+        },
     }
 }

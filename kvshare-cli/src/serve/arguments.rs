@@ -43,7 +43,7 @@ pub struct ServeArguments {
     /// The backend to start, a llama-server
     #[arg(long, value_name = "PROGRAM", default_value = "llama-server")]
     pub backend: PathBuf,
-    /// Use the backend that runs here, started with -np 1 and --slot-save-path
+    /// Use the backend that runs here, started with -np 1 and --slot-save-path; its slot is emptied
     #[arg(long, value_name = "URL", conflicts_with = "backend", requires = "slot_dir")]
     pub backend_url: Option<String>,
     /// The running backend's slot directory, ours and of mode 0700
