@@ -110,7 +110,7 @@ fn an_error_is_a_sentence_and_with_json_an_object_as_well() {
     let cases: [(&[&str], i32, &str); 6] = [
         (&["inspect", "--pid", "4194304"], 1, "there is no process 4194304"),
         (&["inspect", "--fds", "x"], 2, "invalid value 'x'"),
-        (&["inspect"], 2, "required"),
+        (&["inspect"], 2, "--fds"),
         (&["state", "show", "/no/such.bin"], 1, "cannot open /no/such.bin"),
         (&["layout", "--cells", "1", "--model", "/no/such.gguf"], 1, "/no/such.gguf"),
         (&["doctor", "--no-such-flag"], 2, "--no-such-flag"),

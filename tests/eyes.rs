@@ -58,7 +58,21 @@ impl Ended {
 /// # Panics
 /// It does not start, or does not end.
 pub fn run(program: &str, arguments: &[&str], descriptors: &[BorrowedFd<'_>]) -> Ended {
+    run_with(&[], program, arguments, descriptors)
+}
+
+/// [`run`] with variables set in the program's environment.
+///
+/// # Panics
+/// As [`run`].
+pub fn run_with(
+    variables: &[(&str, &str)],
+    program: &str,
+    arguments: &[&str],
+    descriptors: &[BorrowedFd<'_>],
+) -> Ended {
     let program = Program::new(program).args(arguments).descriptors(descriptors.iter().copied());
+    let program = variables.iter().fold(program, |program, (name, value)| program.env(*name, *value));
     let mut child = program.stdout(Output::Pipe).stderr(Output::Pipe).spawn().expect("the program starts");
     let reader = |stream: Option<OwnedFd>| {
         let mut stream = File::from(stream.expect("a pipe"));

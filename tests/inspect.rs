@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd as _;
 
 use kvshare::header::Params;
 use kvshare::layout::TensorType;
-use kvshare_tests::eyes::{Cache, element, run};
+use kvshare_tests::eyes::{Cache, element, run, run_with};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
@@ -203,6 +203,17 @@ Nothing is wrong with the descriptors, the header or the rows.
 
 "#]]
     );
+}
+
+#[test]
+fn colours_come_where_they_are_wanted() {
+    let cache = Cache::small(3);
+    let header = cache.header_path();
+    let arguments = ["inspect", "--fds", "3", "--layout", header.to_str().unwrap()];
+    let map =
+        |variables: &[(&str, &str)]| run_with(variables, PROGRAM, &arguments, &cache.borrowed()).text().to_owned();
+    assert!(map(&[("CLICOLOR_FORCE", "1")]).contains("\u{1b}[38;5;"));
+    assert!(!map(&[("CLICOLOR_FORCE", "1"), ("NO_COLOR", "1")]).contains('\u{1b}'));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The program's command line: which command, and which exit code.
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -68,7 +69,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             // Help and version are asked for, and printed the same way.
             let _ = error.print();
             if is_json && error.use_stderr() {
-                report_object(error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: "));
+                report_object(&first_paragraph(&error.to_string()));
             }
             return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
         }
@@ -102,14 +103,21 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Says on standard error why a command failed, with `--json` also as an object on a line of its own.
 fn report_error(message: &str, is_json: bool) {
-    eprintln!("kvshare-cli: {message}");
+    // Whoever started us may have closed it; nobody is left to tell then.
+    let _ = writeln!(std::io::stderr(), "kvshare-cli: {message}");
     if is_json {
         report_object(message);
     }
 }
 
 fn report_object(message: &str) {
-    eprintln!("{}", serde_json::json!({"error": {"message": message}}));
+    let _ = writeln!(std::io::stderr(), "{}", serde_json::json!({"error": {"message": message}}));
+}
+
+/// What clap says before the usage, on one line.
+fn first_paragraph(text: &str) -> String {
+    let paragraph = text.trim_start_matches("error: ").split("\n\n").next().unwrap_or_default();
+    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// The arguments with llama-server's short names made long, but for those after `--` or for another program.

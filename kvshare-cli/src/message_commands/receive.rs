@@ -73,8 +73,15 @@ pub(super) fn run(arguments: &ReceiveArguments) -> Result<(), Failure> {
     if arguments.into.is_none() {
         print_bytes(&message.header)?;
     }
-    eprintln!("received a header of {} bytes with {} descriptors", message.header.len(), message.descriptors.len());
+    let (bytes, count) = (message.header.len(), message.descriptors.len());
+    note(&format!("received a header of {bytes} bytes with {count} descriptors"));
     Ok(())
+}
+
+/// Says on standard error what standard output is not for.
+fn note(words: &str) {
+    // Whoever started us may have closed it; the message is there all the same.
+    let _ = writeln!(std::io::stderr(), "{words}");
 }
 
 /// The socket is gone when this returns.
@@ -162,7 +169,7 @@ fn save(directory: &Path, message: &Message) -> Result<(), Failure> {
             )));
         }
         let copied = copy(descriptor, &path).map_err(|error| failed(&path, error))?;
-        eprintln!("{}: {}", path.display(), bytes_in_words(copied));
+        note(&format!("{}: {}", path.display(), bytes_in_words(copied)));
     }
     Ok(())
 }

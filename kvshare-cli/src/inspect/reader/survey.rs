@@ -119,10 +119,10 @@ pub fn survey(cache: &CacheReader) -> Vec<TensorSurvey> {
 
 fn streams(cache: &CacheReader, tensor: &CacheTensor) -> Result<Vec<RowsSurvey>, ReadError> {
     let (plane, region) = (&tensor.plane, cache.region(tensor)?);
+    let end = tensor.placed.end();
     let mut surveys = Vec::new();
     let mut stream = 0;
     while stream < plane.streams {
-        let end = tensor.placed.end();
         let data = region.next_data(plane.offset + stream * plane.stream_bytes(), end);
         if data == end {
             break;
