@@ -78,7 +78,7 @@ pub struct FakeExporterArguments {
     /// How to answer action=share and adopt: do it, say 501, or as a stock server that knows neither
     #[arg(long, value_enum, default_value_t)]
     pub sharing: Sharing,
-    /// The kind of memory that the cache lies in: memfd, memfd-hugetlb, udmabuf, dma-heap[:NAME] or drm[:NODE]
+    /// The kind of memory that the cache lies in: memfd, memfd-hugetlb, udmabuf, dma-heap, dma-heap:NAME, drm or drm:NODE
     #[arg(long, value_name = "KIND", default_value_t)]
     pub memory: MemoryKind,
     /// When the cache's memory is taken from the machine
