@@ -72,6 +72,7 @@ impl Fence {
     /// [`MapError::NoFences`] for any other memory.
     #[doc(alias = "DMA_BUF_IOCTL_EXPORT_SYNC_FILE")]
     pub fn export(dma_buf: impl AsFd, access: Access) -> Result<Self, MapError> {
+        check_dma_buf(dma_buf.as_fd())?;
         let file = export(dma_buf.as_fd(), flags(access)).map_err(explain("DMA_BUF_IOCTL_EXPORT_SYNC_FILE"))?;
         Ok(Self { file })
     }
@@ -96,6 +97,7 @@ impl Fence {
     /// [`MapError::NoFences`] for any other memory.
     #[doc(alias = "DMA_BUF_IOCTL_IMPORT_SYNC_FILE")]
     pub fn attach(&self, dma_buf: impl AsFd, access: Access) -> Result<(), MapError> {
+        check_dma_buf(dma_buf.as_fd())?;
         let explain = explain("DMA_BUF_IOCTL_IMPORT_SYNC_FILE");
         import(dma_buf.as_fd(), self.file.as_fd(), flags(access)).map_err(explain)
     }
@@ -144,7 +146,13 @@ fn flags(access: Access) -> u32 {
     flags as u32
 }
 
-/// What an answer of a dma-buf means, given that the arguments were right.
+/// Refuses any other memory, whose driver could give an operation of the same number another meaning.
+fn check_dma_buf(descriptor: BorrowedFd<'_>) -> Result<(), MapError> {
+    let file_system = rustix::fs::fstatfs(descriptor).map_err(MapError::system("fstatfs"))?;
+    if u64::from(file_system.f_type as u32) == fd::DMA_BUF_MAGIC { Ok(()) } else { Err(MapError::NoFences) }
+}
+
+/// What an answer of a dma-buf means, given that the arguments were right: a kernel before 6.0 knows no fences of it.
 fn explain(call: &'static str) -> impl Fn(Errno) -> MapError {
     move |errno| match errno {
         Errno::NOTTY => MapError::NoFences,
@@ -158,8 +166,9 @@ fn export(dma_buf: BorrowedFd<'_>, flags: u32) -> Result<OwnedFd, Errno> {
     // SAFETY: operation and argument are those of linux/dma-buf.h: the kernel reads and writes one structure of that size.
     // No other process sees a change.
     unsafe { rustix::ioctl::ioctl(dma_buf, Updater::<{ EXPORT_SYNC_FILE }, SyncFile>::new(&mut argument)) }?;
-    // SAFETY: the call succeeded, so the kernel has just opened this descriptor for us and nobody else in this process
-    // knows it. Other processes have no access to our descriptor table.
+    // SAFETY: the call succeeded, and what answered is the kernel, since the descriptor was checked to be a dma-buf: it has
+    // just opened this descriptor for us, and nobody else in this process knows it. Other processes have no access to our
+    // descriptor table.
     Ok(unsafe { OwnedFd::from_raw_fd(argument.fd) })
 }
 
