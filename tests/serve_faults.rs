@@ -67,6 +67,8 @@ fn strikes(setting: &Setting, faults: Vec<Fault>) {
     let before = traces(&scene, &serving);
     for fault in faults {
         let name = format!("{}: {}", fault.stage, fault.kind);
+        let restarts = || serving.metric("kvshare_backend_restarts_total");
+        let restarted = restarts();
         match &fault.cause {
             Provider(script) => scene.break_provider(&script.replace("{dir}", &scene.path("").display().to_string())),
             Decoder(call) => scene.meddle(call),
@@ -99,6 +101,10 @@ fn strikes(setting: &Setting, faults: Vec<Fault>) {
             _ => false,
         };
         assert!(is_said_once, "{name}: {complaints:?}");
+        if fault.kind.starts_with("dies") {
+            // Until its death is noticed, whoever asks gets a bad gateway.
+            eventually("the decoder is started again", || (restarts() > restarted).then_some(()));
+        }
         scene.mend_provider();
         let _ = (scene.take(REACHED), scene.take(SEEN));
         nothing_is_left(&scene, &serving, &before, &name);
