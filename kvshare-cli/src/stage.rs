@@ -93,3 +93,8 @@ fn private_directory() -> std::io::Result<tempfile::TempDir> {
 
 /// What a provider says on standard error: its progress is shown by the spinner, an error by the failure that follows.
 pub(crate) fn quiet(_line: &str) {}
+
+/// A time as it is reported: in milliseconds, to the microsecond.
+pub(crate) fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}

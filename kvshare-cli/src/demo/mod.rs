@@ -8,7 +8,6 @@ mod story;
 mod tables;
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
@@ -63,8 +62,4 @@ pub fn run(arguments: &DemoArguments) -> Result<bool, Failure> {
         print(&tables::sizes(sizes))?;
     }
     Ok(story.is_right() && sizes.is_none_or(|sizes| sizes.is_right()))
-}
-
-fn ms(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
 }

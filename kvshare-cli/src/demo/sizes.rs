@@ -5,28 +5,10 @@
 
 use serde::Serialize;
 
-use super::ms;
 use crate::cycle::Cycle;
 use crate::output::Failure;
-use crate::stage::{Stage, quiet};
-
-/// Prompt lengths at which the shared route was first measured elsewhere.
-const LENGTHS: [usize; 3] = [251, 3189, 12_722];
-
-/// Qwen3-0.6B's cache at 20480 cells: 2240 MiB in three regions.
-const DECODER: [&str; 11] = [
-    "--checker",
-    "--layers",
-    "28",
-    "--k-width",
-    "1024",
-    "--v-width",
-    "1024",
-    "--ctx-size",
-    "20480",
-    "--reserve",
-    "touch",
-];
+use crate::qwen3_size::{DECODER, LENGTHS, PROVIDER, prompt};
+use crate::stage::{Stage, ms, quiet};
 
 /// How the checker's words end when every element is right; any others name the first wrong one.
 const RIGHT: &str = "is right";
@@ -71,7 +53,7 @@ impl Sizes {
 pub(super) fn run(stage: &Stage) -> Result<Sizes, Failure> {
     stage.say("starting a decoder with a 2240 MiB cache");
     let decoder = stage.decoder(&DECODER)?;
-    let provider = stage.reference_provider("checker".into(), &["--checker", "--checker-shape", "28,1024,1024"]);
+    let provider = stage.reference_provider("checker".into(), &PROVIDER);
     let cycle = stage.cycle(&decoder, provider)?;
     let mut sizes = Sizes {
         geometry: "28 layers, K and V 1024 wide, f16, 20480 cells (Qwen3-0.6B)",
@@ -82,7 +64,7 @@ pub(super) fn run(stage: &Stage) -> Result<Sizes, Failure> {
     };
     stage.wait(async {
         for length in LENGTHS {
-            let tokens: Vec<i32> = (0..length).map(|index| (index * 7 % 256) as i32).collect();
+            let tokens = prompt(length);
             // The file goes first: while it is there, the decoder has not touched as many of its own pages yet.
             stage.say(&format!("{length} tokens through a file"));
             let file = by_file(&cycle, &tokens).await?;

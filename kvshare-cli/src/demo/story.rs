@@ -3,10 +3,10 @@
 use kvshare::handoff::ProviderProgram;
 use serde::Serialize;
 
-use super::{DemoArguments, ms};
+use super::DemoArguments;
 use crate::cycle::{Completion, Cycle};
 use crate::output::Failure;
-use crate::stage::{Stage, quiet};
+use crate::stage::{Stage, ms, quiet};
 
 const STORIES: &str = include_str!("stories.txt");
 

@@ -9,7 +9,7 @@ use super::rows::{Apart, RowsError, SavedRows};
 use super::subject::Subject;
 use crate::cycle::{Completion, Cycle, CycleError, DecoderError};
 use crate::output::Failure;
-use crate::stage::{Stage, quiet};
+use crate::stage::{Stage, ms, quiet};
 
 /// How a prompt's cache gets to the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -192,7 +192,7 @@ async fn save_rows(
     saved: &mut Vec<(Route, SavedRows)>,
 ) -> Result<(), Failure> {
     if !plan.text_only {
-        let rows = SavedRows::save(&subject.url, &subject.cycle.slot_directory).await.map_err(Failure::new)?;
+        let rows = SavedRows::save(&subject.cycle).await.map_err(Failure::new)?;
         saved.push((route, rows));
     }
     Ok(())
@@ -216,7 +216,7 @@ impl Handoff {
         match hand_over(subject, self.route, prompt).await {
             Ok(run) => self.runs.push(run),
             Err(error) => {
-                self.cannot_share = matches!(&error, CycleError::Decoder(error) if never_shares(error));
+                self.cannot_share = matches!(&error, CycleError::Decoder(error) if error.never_shares());
                 self.failure = Some(error.to_string());
             }
         }
@@ -277,19 +277,4 @@ impl Run {
             decoder_read_bytes: None,
         }
     }
-}
-
-/// Whether a refusal is one of a decoder that never shares: a stock llama-server knows no such action, and one that cannot
-/// export answers 501.
-fn never_shares(error: &DecoderError) -> bool {
-    match error {
-        DecoderError::Refused { status, message, .. } => {
-            status.as_u16() == 501 || status.as_u16() == 400 && message.contains("Invalid action")
-        }
-        _ => false,
-    }
-}
-
-fn ms(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
 }

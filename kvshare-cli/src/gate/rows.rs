@@ -4,34 +4,33 @@
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use kvshare::handoff::{HandoffFile, StateCheckError};
 use kvshare::layout::TensorType;
-use kvshare::state_file::{Half, ReadOptions, Record, StateFile, StateFileError};
+use kvshare::state_file::{Half, Record, StateFile, StateFileError};
 use kvshare::values::{ValuesError, decode_row};
-use reqwest::StatusCode;
 use serde::Serialize;
-use serde_json::json;
+
+use crate::cycle::{Cycle, DecoderError};
 
 /// How many blocks of a tensor type are compared at once.
 const BLOCKS: usize = 1 << 14;
-
-/// Numbers the files of this process.
-static NEXT_FILE: AtomicU64 = AtomicU64::new(1);
 
 /// Why rows could not be compared.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RowsError {
     /// The decoder did not save them.
-    #[error("the decoder did not answer action=save: {0}")]
-    Call(#[from] reqwest::Error),
-    /// It refused to.
-    #[error("the decoder answered action=save with {status}: {body}")]
-    Refused { status: StatusCode, body: String },
+    #[error(transparent)]
+    Decoder(#[from] DecoderError),
+    /// It saved them somewhere else.
+    #[error("the decoder saved no rows in the slot directory ({0}); was it started with another --slot-save-path?")]
+    Elsewhere(io::Error),
     /// Its file has a form of its own, as one of a recurrent model has.
     #[error("the rows that the decoder saved cannot be read: {0}; --text-only leaves them out")]
     File(#[from] StateFileError),
+    /// Something else lies in the file's place.
+    #[error("the rows that the decoder saved cannot be read: they are no regular file; --text-only leaves them out")]
+    NotAFile,
     /// Two files that one cache cannot have given.
     #[error("the decoder saved {found} after one route and {expected} after another")]
     Shape { found: String, expected: String },
@@ -57,33 +56,20 @@ pub(super) struct Apart {
 
 /// A slot's rows in a file, which goes when this does.
 pub(super) struct SavedRows {
-    file: RemovedAtEnd,
+    file: HandoffFile,
     contents: StateFile,
 }
 
-struct RemovedAtEnd(PathBuf);
-
-impl Drop for RemovedAtEnd {
-    fn drop(&mut self) {
-        // It is not there if the decoder did not save.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
 impl SavedRows {
-    /// Has the decoder at `url` save its slot into its slot directory.
-    pub(super) async fn save(url: &str, directory: &Path) -> Result<Self, RowsError> {
-        let number = NEXT_FILE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvshare-gate-{}-{number}.bin", std::process::id());
-        let file = RemovedAtEnd(directory.join(&name));
-        let client = reqwest::Client::builder().no_proxy().build()?;
-        let call = client.post(format!("{}/slots/0?action=save", url.trim_end_matches('/')));
-        let answer = call.json(&json!({"filename": name})).send().await?;
-        let status = answer.status();
-        if !status.is_success() {
-            return Err(RowsError::Refused { status, body: answer.text().await?.chars().take(200).collect() });
-        }
-        let contents = StateFile::walk(io::BufReader::new(File::open(&file.0)?), ReadOptions::default())?;
+    /// Has the decoder save its slot into its slot directory.
+    pub(super) async fn save(cycle: &Cycle) -> Result<Self, RowsError> {
+        let file = HandoffFile::new(&cycle.slot_directory);
+        cycle.decoder.save(file.name()).await?;
+        let (contents, _) = file.read().map_err(|error| match error {
+            StateCheckError::Missing(error) => RowsError::Elsewhere(error),
+            StateCheckError::Refused(error) => RowsError::File(error),
+            _ => RowsError::NotAFile,
+        })?;
         Ok(Self { file, contents })
     }
 
@@ -97,7 +83,7 @@ impl SavedRows {
             let shape = |rows: &Self| format!("{} tokens in another form", rows.contents.tokens.len());
             return Err(RowsError::Shape { found: shape(self), expected: shape(other) });
         }
-        let (mut file, mut other_file) = (File::open(&self.file.0)?, File::open(&other.file.0)?);
+        let (mut file, mut other_file) = (File::open(self.file.path())?, File::open(other.file.path())?);
         let mut worst = Apart { layer: 0, half: "K", error: 0.0 };
         for (record, other_record) in records.iter().zip(&other_records) {
             let Some(tensor_type) = self.type_of(record) else { continue };

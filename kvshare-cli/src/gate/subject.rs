@@ -23,8 +23,6 @@ pub(super) struct Names {
 pub(super) struct Subject {
     /// The handoffs.
     pub(super) cycle: Cycle,
-    /// Where the decoder listens.
-    pub(super) url: String,
     /// The decoder's process, where it is known.
     pub(super) decoder_id: Option<u32>,
     /// Who takes part.
@@ -67,7 +65,7 @@ impl Subject {
         };
         let decoder_id = started.as_ref().map_or(arguments.backend_pid, |decoder| Some(decoder.id()));
         let names = Names { decoder: decoder_name, provider: provider_name, model: model_name };
-        Ok(Self { cycle, url, decoder_id, names, _decoder: started })
+        Ok(Self { cycle, decoder_id, names, _decoder: started })
     }
 
     /// How many bytes the decoder has read by system calls, sockets apart (`rchar`, proc_pid_io(5)).

@@ -94,7 +94,7 @@ fn receive(arguments: &ReceiveArguments) -> Result<Message, Failure> {
 
 fn check(message: &Message) -> Result<(), Failure> {
     let refused = |words: String| Failure::new(format!("{words} (--unchecked takes it all the same)"));
-    let sizes = message.descriptors.iter().map(fd::size).collect::<Result<Vec<_>, _>>().map_err(Failure::new)?;
+    let sizes = fd::sizes(&message.descriptors).map_err(Failure::new)?;
     let header = Header::parse(&message.header).and_then(|header| header.check_descriptors(&sizes));
     header.map_err(|error| refused(error.to_string()))?;
     match message.unsealed.first() {

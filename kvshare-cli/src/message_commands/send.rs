@@ -63,7 +63,7 @@ pub(super) fn run(arguments: &SendArguments) -> Result<(), Failure> {
         files => files.iter().map(|path| in_memory(path)).collect::<Result<_, _>>()?,
     };
     if !arguments.unchecked {
-        let sizes = descriptors.iter().map(fd::size).collect::<Result<Vec<_>, _>>().map_err(Failure::new)?;
+        let sizes = fd::sizes(&descriptors).map_err(Failure::new)?;
         let checked = Header::parse(&header).and_then(|header| header.check_descriptors(&sizes));
         checked.map_err(|error| Failure::new(format!("{error} (--unchecked sends it all the same)")))?;
     }

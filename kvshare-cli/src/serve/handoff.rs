@@ -258,13 +258,11 @@ impl Handoffs {
                 log.write(Event::Notice { words: &words });
             }
             if sweeps {
-                sweep(
-                    &directory,
-                    match &place {
-                        Place::Shared(_) => None,
-                        Place::File(file) => Some(file.name()),
-                    },
-                );
+                let kept = match &place {
+                    Place::Shared(_) => None,
+                    Place::File(file) => Some(file.name()),
+                };
+                sweep(&directory, kept);
             }
             Ok(report?)
         })

@@ -27,15 +27,38 @@ pub(super) enum StateCommand {
     FromRegions(FromRegionsArguments),
 }
 
+// Plain comments on the two below: a documentation comment would become the help of the command they are part of.
+
+// What a state file does not say of itself.
+#[derive(Debug, Args)]
+pub(super) struct Form {
+    /// The model has several positions a token (M-RoPE)
+    #[arg(long)]
+    pub m_rope: bool,
+}
+
+// Regions that were handed over.
+#[derive(Debug, Args)]
+pub(super) struct RegionArguments {
+    /// The header
+    #[arg(long, value_name = "FILE")]
+    pub layout: PathBuf,
+    /// Numbers of the descriptors, in the header's order
+    #[arg(long, value_name = "N,N", value_delimiter = ',', required = true)]
+    pub fds: Vec<i32>,
+    /// Take files and memory that others could truncate meanwhile, which would kill this program
+    #[arg(long)]
+    pub unsealed: bool,
+}
+
 /// Says in words what a file holds
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  kvshare-cli state show slot.bin")]
 pub(super) struct ShowArguments {
     /// The file
     pub file: PathBuf,
-    /// The model has several positions a token (M-RoPE)
-    #[arg(long)]
-    pub m_rope: bool,
+    #[command(flatten)]
+    pub form: Form,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -64,9 +87,8 @@ pub(super) struct CheckArguments {
     /// Their token ids must be below this
     #[arg(long, value_name = "N")]
     pub n_vocab: Option<u32>,
-    /// The model has several positions a token (M-RoPE)
-    #[arg(long)]
-    pub m_rope: bool,
+    #[command(flatten)]
+    pub form: Form,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -87,9 +109,8 @@ pub(super) struct DiffArguments {
     /// The relative error that a layer's K or V may have
     #[arg(long, value_name = "R", default_value_t = 0.0)]
     pub tolerance: f64,
-    /// The model has several positions a token (M-RoPE)
-    #[arg(long)]
-    pub m_rope: bool,
+    #[command(flatten)]
+    pub form: Form,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -116,9 +137,8 @@ pub(super) struct ConvertArguments {
     /// 1 stores V by channel, as the server does without flash attention; 0 by position [default: as it is]
     #[arg(long, value_name = "0|1", value_parser = value_parser!(u8).range(0..=1))]
     pub v_trans: Option<u8>,
-    /// The model has several positions a token (M-RoPE)
-    #[arg(long)]
-    pub m_rope: bool,
+    #[command(flatten)]
+    pub form: Form,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -132,18 +152,10 @@ Example:
 pub(super) struct IntoRegionsArguments {
     /// The file
     pub file: PathBuf,
-    /// The header
-    #[arg(long, value_name = "FILE")]
-    pub layout: PathBuf,
-    /// Numbers of the descriptors, in the header's order
-    #[arg(long, value_name = "N,N", value_delimiter = ',', required = true)]
-    pub fds: Vec<i32>,
-    /// Take files and memory that others could truncate meanwhile, which would kill this program
-    #[arg(long)]
-    pub unsealed: bool,
-    /// The model has several positions a token (M-RoPE)
-    #[arg(long)]
-    pub m_rope: bool,
+    #[command(flatten)]
+    pub regions: RegionArguments,
+    #[command(flatten)]
+    pub form: Form,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -160,15 +172,8 @@ pub(super) struct FromRegionsArguments {
     /// The prompt's token ids, one decimal id a line: there are as many rows
     #[arg(long, value_name = "FILE")]
     pub tokens: PathBuf,
-    /// The header
-    #[arg(long, value_name = "FILE")]
-    pub layout: PathBuf,
-    /// Numbers of the descriptors, in the header's order
-    #[arg(long, value_name = "N,N", value_delimiter = ',', required = true)]
-    pub fds: Vec<i32>,
-    /// Take files and memory that others could truncate meanwhile, which would kill this program
-    #[arg(long)]
-    pub unsealed: bool,
+    #[command(flatten)]
+    pub regions: RegionArguments,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -107,7 +107,7 @@ pub fn findings(file: &StateFile, expected: &Expected<'_>) -> Vec<StateFinding> 
 
 pub(super) fn run(arguments: &CheckArguments) -> Result<bool, Failure> {
     let tokens = arguments.tokens.as_ref().map(|path| read_tokens(path)).transpose().map_err(Failure::new)?;
-    let like = arguments.like.as_ref().map(|path| Like::read(path, arguments.m_rope)).transpose()?;
+    let like = arguments.like.as_ref().map(|path| Like::read(path, arguments.form.m_rope)).transpose()?;
     let expected = Expected {
         tokens: tokens.as_deref(),
         n_vocab: arguments.n_vocab,
@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<bool, Failure> {
         n_stream: like.as_ref().map(|like| like.n_stream),
         shape: like.as_ref().map(|like| &like.shape),
     };
-    let check = arguments.files.iter().map(|path| Ok((path, check_file(path, &expected, arguments.m_rope)?)));
+    let check = arguments.files.iter().map(|path| Ok((path, check_file(path, &expected, arguments.form.m_rope)?)));
     let checked = check.collect::<Result<Vec<_>, Failure>>()?;
     let is_good = checked.iter().all(|(_, checked)| checked.findings.is_empty());
     if arguments.json {

@@ -16,7 +16,7 @@ use crate::output::{Failure, print};
 const PIECE: u64 = 1 << 18;
 
 pub(super) fn run(arguments: &ConvertArguments) -> Result<(), Failure> {
-    let loaded = Loaded::read(&arguments.from, arguments.m_rope).map_err(Failure::new)?;
+    let loaded = Loaded::read(&arguments.from, arguments.form.m_rope).map_err(Failure::new)?;
     let header = converted_header(&loaded, arguments)?;
     let (_descriptors, mut cache) = memory(&header).map_err(Failure::new)?;
     copy_rows(&loaded.cache.0, &mut cache.0, loaded.cells()).map_err(Failure::new)?;

@@ -70,7 +70,7 @@ struct Compared {
 }
 
 pub(super) fn run(arguments: &DiffArguments) -> Result<bool, Failure> {
-    let read = |path| Loaded::read(path, arguments.m_rope).map_err(Failure::new);
+    let read = |path| Loaded::read(path, arguments.form.m_rope).map_err(Failure::new);
     let compared = compare(&read(&arguments.right)?, &read(&arguments.other)?).map_err(Failure::new)?;
     let is_near = |difference: &Difference| difference.relative <= arguments.tolerance;
     let is_equal = compared.words.is_empty() && compared.layers.iter().flatten().all(is_near);

@@ -1,7 +1,6 @@
 //! `state into-regions` and `from-regions`: between a file and memory that was handed over.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
 
 use kvshare::fd::{self, take_inherited};
 use kvshare::header::Header;
@@ -11,16 +10,16 @@ use kvshare::rows::MappedCache;
 use kvshare::state_file::{Slot, StateFile};
 use serde_json::json;
 
-use super::arguments::{FromRegionsArguments, IntoRegionsArguments};
+use super::arguments::{FromRegionsArguments, IntoRegionsArguments, RegionArguments};
 use super::convert::{copy_rows, publish};
 use super::loaded::Loaded;
 use crate::header_file;
 use crate::output::{Failure, print};
 
 pub(super) fn write(arguments: &IntoRegionsArguments) -> Result<(), Failure> {
-    let (header, descriptors) = regions(&arguments.layout, &arguments.fds)?;
-    let loaded = Loaded::read(&arguments.file, arguments.m_rope).map_err(Failure::new)?;
-    let options = options(Access::ReadWrite, arguments.unsealed);
+    let (header, descriptors) = arguments.regions.take()?;
+    let loaded = Loaded::read(&arguments.file, arguments.form.m_rope).map_err(Failure::new)?;
+    let options = arguments.regions.options(Access::ReadWrite);
     let mut target = MappedCache::map(&header, &descriptors, &options).map_err(Failure::new)?;
     let access = target.begin_cpu_access(Access::ReadWrite).map_err(Failure::new)?;
     copy_rows(&loaded.cache.0, &mut target, loaded.cells()).map_err(Failure::new)?;
@@ -33,10 +32,10 @@ pub(super) fn write(arguments: &IntoRegionsArguments) -> Result<(), Failure> {
 }
 
 pub(super) fn read(arguments: &FromRegionsArguments) -> Result<(), Failure> {
-    let (header, descriptors) = regions(&arguments.layout, &arguments.fds)?;
+    let (header, descriptors) = arguments.regions.take()?;
     let tokens = read_tokens(&arguments.tokens).map_err(Failure::new)?;
-    let cache = MappedCache::map(&header, &descriptors, &options(Access::ReadOnly, arguments.unsealed))
-        .map_err(Failure::new)?;
+    let cache =
+        MappedCache::map(&header, &descriptors, &arguments.regions.options(Access::ReadOnly)).map_err(Failure::new)?;
     if tokens.len() as u64 > cache.cells() {
         let (tokens, cells) = (tokens.len(), cache.cells());
         return Err(Failure::new(format!("there are {tokens} tokens, but the cache has only {cells} cells")));
@@ -51,17 +50,19 @@ pub(super) fn read(arguments: &FromRegionsArguments) -> Result<(), Failure> {
     print(&format!("{}: {length} bytes", arguments.file.display()))
 }
 
-fn options(access: Access, accept_unsealed: bool) -> MapOptions {
-    let unsealed = if accept_unsealed { Unsealed::AcceptSigbus } else { Unsealed::Refuse };
-    MapOptions { access, unsealed, ..MapOptions::default() }
-}
+impl RegionArguments {
+    /// The header with its descriptors, which go together.
+    fn take(&self) -> Result<(Header, Vec<OwnedFd>), Failure> {
+        let descriptors = take_inherited(&self.fds).map_err(Failure::new)?;
+        let bytes = header_file::read(&self.layout).map_err(Failure::new)?;
+        let header = Header::parse(&bytes).map_err(Failure::new)?;
+        let sizes = fd::sizes(&descriptors).map_err(Failure::new)?;
+        header.check_descriptors(&sizes).map_err(Failure::new)?;
+        Ok((header, descriptors))
+    }
 
-/// The header at `layout`, with its descriptors, which go together.
-fn regions(layout: &Path, fds: &[i32]) -> Result<(Header, Vec<OwnedFd>), Failure> {
-    let descriptors = take_inherited(fds).map_err(Failure::new)?;
-    let bytes = header_file::read(layout).map_err(Failure::new)?;
-    let header = Header::parse(&bytes).map_err(Failure::new)?;
-    let sizes = descriptors.iter().map(fd::size).collect::<Result<Vec<_>, _>>().map_err(Failure::new)?;
-    header.check_descriptors(&sizes).map_err(Failure::new)?;
-    Ok((header, descriptors))
+    fn options(&self, access: Access) -> MapOptions {
+        let unsealed = if self.unsealed { Unsealed::AcceptSigbus } else { Unsealed::Refuse };
+        MapOptions { access, unsealed, ..MapOptions::default() }
+    }
 }

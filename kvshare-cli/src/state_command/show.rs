@@ -13,7 +13,7 @@ use crate::output::{Failure, bytes_in_words, number, print, table};
 const MOST_TOKENS: usize = 24;
 
 pub(super) fn run(arguments: &ShowArguments) -> Result<(), Failure> {
-    let loaded = Loaded::read(&arguments.file, arguments.m_rope).map_err(Failure::new)?;
+    let loaded = Loaded::read(&arguments.file, arguments.form.m_rope).map_err(Failure::new)?;
     let surveys = surveys(&loaded)?;
     let name = arguments.file.display().to_string();
     if arguments.json {

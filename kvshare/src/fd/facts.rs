@@ -2,17 +2,12 @@
 //!
 //! Everything is read from the descriptor itself and none of it from what a peer says.
 
+use super::file_system::FileSystem;
 use super::{FdError, REQUIRED_SEALS, Seals};
-use rustix::fs::{FileType, OFlags, SeekFrom, Stat, fcntl_get_seals, fcntl_getfl, fstat, fstatfs, seek};
+use rustix::fs::{FileType, OFlags, SeekFrom, Stat, fcntl_get_seals, fcntl_getfl, fstat, seek};
 use rustix::io::{Errno, FdFlags};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-
-/// `DMA_BUF_MAGIC` of the kernel's `include/uapi/linux/magic.h`: the file system type of a dma-buf.
-pub(crate) const DMA_BUF_MAGIC: u64 = 0x444d_4142;
-
-/// `HUGETLBFS_MAGIC` (linux/magic.h), as `fstatfs` tells it.
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
 /// What kind of thing a descriptor stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -213,14 +208,13 @@ impl PageUse {
     pub fn of(descriptor: impl AsFd) -> Result<Option<Self>, FdError> {
         let descriptor = descriptor.as_fd();
         let status = fstat(descriptor).map_err(FdError::system("fstat"))?;
-        if coarse_kind(&status) != Kind::RegularFile || is_dma_buf(descriptor)? {
+        if coarse_kind(&status) != Kind::RegularFile {
             return Ok(None);
         }
-        let file_system = fstatfs(descriptor).map_err(FdError::system("fstatfs"))?;
-        let page_bytes = match u64::from(file_system.f_type as u32) {
-            HUGETLBFS_MAGIC => u64::try_from(file_system.f_bsize).unwrap_or(0),
-            _ => rustix::param::page_size() as u64,
-        };
+        let FileSystem { is_dma_buf, page_bytes } = FileSystem::of(descriptor).map_err(FdError::system("fstatfs"))?;
+        if is_dma_buf {
+            return Ok(None);
+        }
         // st_blocks counts units of 512 bytes, whatever st_blksize says (stat(2)).
         let blocks = u64::try_from(status.st_blocks).unwrap_or(0);
         Ok(Some(Self { page_bytes, allocated: blocks.saturating_mul(512) }))
@@ -279,15 +273,22 @@ pub fn size(descriptor: impl AsFd) -> Result<Option<u64>, FdError> {
     }
 }
 
+/// The [`size`] of each of several descriptors, as a header is compared with them.
+///
+/// # Errors
+///
+/// That of the first one of which the kernel refuses to tell.
+pub fn sizes(descriptors: &[impl AsFd]) -> Result<Vec<Option<u64>>, FdError> {
+    descriptors.iter().map(size).collect()
+}
+
 /// Which file a descriptor stands for.
 pub(crate) fn identity(descriptor: BorrowedFd<'_>) -> Result<Identity, Errno> {
     fstat(descriptor).map(|status| Identity::of(&status))
 }
 
-/// Whether a descriptor is a dma-buf, of which the file type of its status says nothing.
 fn is_dma_buf(descriptor: BorrowedFd<'_>) -> Result<bool, FdError> {
-    let file_system = fstatfs(descriptor).map_err(FdError::system("fstatfs"))?;
-    Ok(u64::try_from(file_system.f_type) == Ok(DMA_BUF_MAGIC))
+    Ok(FileSystem::of(descriptor).map_err(FdError::system("fstatfs"))?.is_dma_buf)
 }
 
 /// The size of a dma-buf. It has no position: seeking to its end only tells where that is (the kernel's

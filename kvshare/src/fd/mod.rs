@@ -17,6 +17,7 @@
 mod child;
 mod error;
 mod facts;
+mod file_system;
 mod group;
 mod inherited;
 mod limit;
@@ -28,14 +29,16 @@ mod spawn_error;
 
 pub use child::Child;
 pub use error::FdError;
-pub(crate) use facts::{DMA_BUF_MAGIC, dma_buf_size, identity};
-pub use facts::{Facts, Identity, Kind, OpenMode, PageUse, Truncation, check_region, size};
+pub use facts::{Facts, Identity, Kind, OpenMode, PageUse, Truncation, check_region, size, sizes};
+pub(crate) use facts::{dma_buf_size, identity};
+pub(crate) use file_system::FileSystem;
 pub use inherited::take_inherited;
 pub use limit::DescriptorLimit;
 pub(crate) use ready::{Waited, ready, ready_unless};
 pub use rustix::process::Signal;
 pub(crate) use seals::REQUIRED_SEALS;
 pub use seals::Seals;
+pub(crate) use spawn::is_bare_name;
 pub use spawn::{Output, Program, check_program};
 pub use spawn_error::SpawnError;
 

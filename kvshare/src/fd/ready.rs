@@ -30,12 +30,14 @@ pub(crate) fn ready_unless(
     deadline: Instant,
     stop: Option<BorrowedFd<'_>>,
 ) -> Result<Waited> {
-    let mut sources = vec![PollFd::from_borrowed_fd(descriptor, events)];
-    sources.extend(stop.map(|stop| PollFd::from_borrowed_fd(stop, PollFlags::IN)));
+    // Without a stop, the second place is filled and not looked at.
+    let mut sources = [(descriptor, events), (stop.unwrap_or(descriptor), PollFlags::IN)]
+        .map(|(source, events)| PollFd::from_borrowed_fd(source, events));
+    let sources = if stop.is_some() { &mut sources[..] } else { &mut sources[..1] };
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
-        match poll(&mut sources, Some(&timeout)) {
+        match poll(sources, Some(&timeout)) {
             Ok(0) => return Ok(Waited::Late),
             Ok(_) if !sources[0].revents().is_empty() => return Ok(Waited::Ready),
             Ok(_) => return Ok(Waited::Stopped),

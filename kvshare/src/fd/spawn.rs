@@ -189,7 +189,7 @@ impl<'fd> Program<'fd> {
     }
 
     fn is_bare_name(&self) -> bool {
-        !self.path.as_os_str().as_bytes().contains(&b'/')
+        is_bare_name(&self.path)
     }
 
     fn is_in_path(&self) -> bool {
@@ -247,6 +247,11 @@ impl<'fd> Program<'fd> {
     fn system(&self, call: &'static str, errno: Errno) -> SpawnError {
         SpawnError::System { program: self.path.clone(), call, source: errno.into() }
     }
+}
+
+/// Whether a program is looked for in `PATH`.
+pub(crate) fn is_bare_name(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().contains(&b'/')
 }
 
 /// Whether the program at `path` could be started, as far as its file shows: for one that another program will become.

@@ -49,6 +49,11 @@ impl HandoffFile {
         &self.name
     }
 
+    /// Where it is to lie.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Walks the file to its last byte, makes sure that it restores to `tokens` in the cache that is `known`, and returns
     /// its length.
     ///

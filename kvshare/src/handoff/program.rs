@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 use super::watch::{Stop, Watched, watch};
 use super::{Cancel, Ending, ProviderFailure, ReceivedShare};
-use crate::fd::{FIRST_INHERITED, Output, Program, SpawnError, check_program};
+use crate::fd::{FIRST_INHERITED, Output, Program, SpawnError, check_program, is_bare_name};
 use crate::provider::{ResultLine, format_tokens};
 
 /// A provider as a proxy knows it: which program, for which model, under which limit.
@@ -129,8 +129,7 @@ impl ProviderProgram {
         let [launcher, arguments @ ..] = &self.launcher[..] else { return Ok(Program::new(&self.program)) };
         // A launcher that cannot become the provider only ends; the usual reasons are named before.
         check_program(&self.program)?;
-        let is_name = !self.program.as_os_str().as_encoded_bytes().contains(&b'/');
-        let provider = if is_name { self.program.clone() } else { absolute(&self.program) };
+        let provider = if is_bare_name(&self.program) { self.program.clone() } else { absolute(&self.program) };
         Ok(Program::new(launcher).args(arguments).arg(provider))
     }
 

@@ -38,6 +38,13 @@ impl PlacedTensor {
     pub fn end(&self) -> u64 {
         self.offset.saturating_add(self.tensor.bytes())
     }
+
+    /// How many bytes lie between its end and the next multiple of [`ALIGNMENT`], where the next tensor may start.
+    pub fn padding(&self) -> u64 {
+        let end = self.end();
+        // There is no such multiple only after an offset that no region has.
+        end.checked_next_multiple_of(ALIGNMENT).map_or(0, |next| next - end)
+    }
 }
 
 /// Every tensor of a cache in its place.

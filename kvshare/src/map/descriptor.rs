@@ -5,10 +5,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{FileType, OFlags, SealFlags};
 
 use super::{Access, Extent, MapError, Unsealed};
-use crate::fd::{DMA_BUF_MAGIC, REQUIRED_SEALS, dma_buf_size};
-
-/// `HUGETLBFS_MAGIC` (linux/magic.h), as `fstatfs` tells it.
-const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+use crate::fd::{FileSystem, REQUIRED_SEALS, dma_buf_size};
 
 /// What the kernel says of a descriptor, as far as mapping it goes. Nothing of it comes from the peer that sent it.
 #[derive(Clone, Copy, Debug)]
@@ -25,22 +22,15 @@ pub(super) struct Mappable {
 impl Mappable {
     /// Asks the kernel.
     pub fn of(descriptor: BorrowedFd<'_>) -> Result<Self, MapError> {
-        let file_system = rustix::fs::fstatfs(descriptor).map_err(MapError::system("fstatfs"))?;
-        // The type is a 32-bit number, whatever the machine's C library keeps it in.
-        let file_system_type = u64::from(file_system.f_type as u32);
+        let FileSystem { is_dma_buf, page_bytes } = FileSystem::of(descriptor).map_err(MapError::system("fstatfs"))?;
         let mode = rustix::fs::fcntl_getfl(descriptor).map_err(MapError::system("F_GETFL"))?;
         // Seals come before the size: a holder that truncates and then seals must not pass with the size from before.
         // Files that know no seals answer EINVAL: they have none.
         let seals = rustix::fs::fcntl_get_seals(descriptor).unwrap_or(SealFlags::empty());
-        let is_dma_buf = file_system_type == DMA_BUF_MAGIC;
         let size = if is_dma_buf {
             dma_buf_size(descriptor).map_err(MapError::system("lseek"))?
         } else {
             file_size(descriptor)?
-        };
-        let page_bytes = match file_system_type {
-            HUGETLBFS_MAGIC => file_system.f_bsize as u64,
-            _ => rustix::param::page_size() as u64,
         };
         Ok(Self { is_dma_buf, page_bytes, size, mode, seals })
     }

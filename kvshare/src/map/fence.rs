@@ -11,7 +11,7 @@ use rustix::ioctl::{Opcode, Setter, Updater, opcode};
 
 use super::cpu_access::{DMA_BUF_SYNC_READ, DMA_BUF_SYNC_WRITE};
 use super::{Access, MapError};
-use crate::fd;
+use crate::fd::{self, FileSystem};
 
 /// `DMA_BUF_IOCTL_EXPORT_SYNC_FILE` (linux/dma-buf.h, since Linux 6.0).
 const EXPORT_SYNC_FILE: Opcode = opcode::read_write::<SyncFile>(b'b', 2);
@@ -148,8 +148,8 @@ fn flags(access: Access) -> u32 {
 
 /// Refuses any other memory, whose driver could give an operation of the same number another meaning.
 fn check_dma_buf(descriptor: BorrowedFd<'_>) -> Result<(), MapError> {
-    let file_system = rustix::fs::fstatfs(descriptor).map_err(MapError::system("fstatfs"))?;
-    if u64::from(file_system.f_type as u32) == fd::DMA_BUF_MAGIC { Ok(()) } else { Err(MapError::NoFences) }
+    let file_system = FileSystem::of(descriptor).map_err(MapError::system("fstatfs"))?;
+    if file_system.is_dma_buf { Ok(()) } else { Err(MapError::NoFences) }
 }
 
 /// What an answer of a dma-buf means, given that the arguments were right: a kernel before 6.0 knows no fences of it.

@@ -123,8 +123,7 @@ fn shared(
         let (given, named) = (descriptors.len(), header.descriptor_count());
         return Err(ProviderError::DescriptorCount { given, named });
     }
-    let sizes = descriptors.iter().map(fd::size).collect::<Result<Vec<_>, _>>()?;
-    header.check_descriptors(&sizes)?;
+    header.check_descriptors(&fd::sizes(&descriptors)?)?;
     match_model(&mut header, model, cache)?;
     Ok((header, descriptors))
 }

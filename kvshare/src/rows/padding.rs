@@ -4,7 +4,7 @@
 //! a tensor: its last row too long, a stride too wide. It costs one page a tensor, whatever the prompt's length.
 
 use super::{MappedCache, RowsError};
-use crate::layout::{ALIGNMENT, PlacedTensor};
+use crate::layout::ALIGNMENT;
 
 /// What padding is filled with: the byte at offset o of a region is number o modulo 8 of these. None is 0, so that zeros
 /// show, and no number of a cache that is all one value looks like it.
@@ -21,7 +21,7 @@ impl MappedCache {
         let page = pattern_page();
         for index in 0..self.tensors().len() {
             let placed = &self.tensors()[index];
-            let (region, end, filled) = (placed.region, placed.end(), padding_of(placed));
+            let (region, end, filled) = (placed.region, placed.end(), placed.padding() as usize);
             let pattern = &page[PAGE - filled..];
             self.region_mut(region).view_mut(end, filled as u64)?.copy_from(pattern)?;
         }
@@ -36,7 +36,7 @@ impl MappedCache {
         let page = pattern_page();
         let mut found = [0; PAGE];
         for placed in self.tensors() {
-            let filled = padding_of(placed);
+            let filled = placed.padding() as usize;
             let (found, pattern) = (&mut found[..filled], &page[PAGE - filled..]);
             self.regions()[placed.region].view(placed.end(), filled as u64)?.copy_to(found)?;
             if let Some(offset) = found.iter().zip(pattern).position(|(found, filled)| found != filled) {
@@ -46,11 +46,6 @@ impl MappedCache {
         }
         Ok(())
     }
-}
-
-/// How many bytes lie between the tensor's end and the next multiple of 4096.
-fn padding_of(placed: &PlacedTensor) -> usize {
-    (placed.end().next_multiple_of(ALIGNMENT) - placed.end()) as usize
 }
 
 fn pattern_page() -> [u8; PAGE] {

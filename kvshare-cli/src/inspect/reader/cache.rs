@@ -8,7 +8,7 @@ use kvshare::map::Extent;
 use kvshare::values::{decode_row, rotate};
 
 use super::ReadError;
-use super::padding::{self, Padding};
+use super::padding::Padding;
 use super::region::RegionBytes;
 
 /// Elements that are read at once, at most: what a header announces is never allocated. A multiple of every block and
@@ -115,7 +115,7 @@ impl CacheReader {
     /// # Errors
     /// Memory that cannot be read.
     pub fn padding(&self, tensor: &CacheTensor) -> Result<Padding, ReadError> {
-        let mut bytes = vec![0; padding::length(&tensor.placed)];
+        let mut bytes = vec![0; tensor.placed.padding() as usize];
         self.region(tensor)?.read(tensor.placed.end(), &mut bytes)?;
         Ok(Padding::of(&bytes))
     }

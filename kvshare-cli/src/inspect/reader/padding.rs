@@ -1,6 +1,5 @@
 //! What lies between a tensor's end and the next multiple of 4096.
 
-use kvshare::layout::{ALIGNMENT, PlacedTensor};
 use kvshare::rows::PADDING_PATTERN;
 
 /// What the padding behind a tensor holds.
@@ -43,11 +42,6 @@ impl Padding {
             Self::Damaged { offset: first.unwrap_or(0) as u64 }
         }
     }
-}
-
-/// How many bytes lie between the tensor's end and the next multiple of 4096.
-pub(super) fn length(placed: &PlacedTensor) -> usize {
-    (placed.end().next_multiple_of(ALIGNMENT) - placed.end()) as usize
 }
 
 #[cfg(test)]
