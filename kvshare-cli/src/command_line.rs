@@ -19,6 +19,7 @@ use crate::serve::end_with_parent::{self, EndWithParentArguments};
 use crate::serve::{self, ServeArguments};
 use crate::split_ceiling::{self, SplitCeilingArguments};
 use crate::state_command::{self, StateArguments};
+use crate::verify::{self, VerifyArguments};
 
 /// Hands a language model's KV cache from one process to another without copying it
 #[derive(Parser)]
@@ -41,6 +42,7 @@ enum Command {
     Layout(LayoutArguments),
     Inspect(InspectArguments),
     State(StateArguments),
+    Verify(Box<VerifyArguments>),
     Send(SendArguments),
     Recv(ReceiveArguments),
     /// A decoder without a GPU that speaks llama-server's HTTP and both handoff routes
@@ -79,6 +81,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Layout(arguments) => layout_command::run(&arguments).map(|()| true),
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::State(arguments) => state_command::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
         Command::Send(arguments) => message_commands::send(&arguments).map(|()| true),
         Command::Recv(arguments) => message_commands::receive(&arguments).map(|()| true),
         Command::Doctor(arguments) => doctor::run(&arguments),

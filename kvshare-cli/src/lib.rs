@@ -20,3 +20,4 @@ pub mod serve;
 pub mod split_ceiling;
 mod stage;
 pub mod state_command;
+pub mod verify;

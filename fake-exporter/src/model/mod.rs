@@ -138,6 +138,11 @@ impl Model {
         &self.config
     }
 
+    /// By how much RoPE turns each pair of a head's channels from one position to the next, in radians.
+    pub fn rope_steps(&self) -> &[f64] {
+        &self.weights.rope_steps
+    }
+
     /// The model's vocabulary.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer

@@ -54,7 +54,7 @@ pub struct Surveyed {
 ///
 /// # Errors
 /// [`LayoutProblem`].
-pub(super) fn read(path: &Path, model: Option<&Path>) -> Result<(Header, bool), LayoutProblem> {
+pub(crate) fn read(path: &Path, model: Option<&Path>) -> Result<(Header, bool), LayoutProblem> {
     let bytes = header_file::read(path)?;
     let mut header = Header::parse(&bytes)?;
     if let Some(model) = model {

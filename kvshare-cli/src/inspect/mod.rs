@@ -24,6 +24,9 @@ pub use holders::{Holder, Holders};
 pub use layout::{LayoutProblem, Surveyed};
 pub use taken::TakeError;
 
+pub(crate) use layout::read as read_header;
+pub(crate) use taken::Holder as DescriptorHolder;
+
 use crate::output::{Failure, print};
 
 /// Everything that was found.

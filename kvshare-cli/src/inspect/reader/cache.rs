@@ -1,5 +1,6 @@
 //! Rows of any tensor of a header.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use kvshare::header::Header;
@@ -110,6 +111,24 @@ impl CacheReader {
         Ok(row)
     }
 
+    /// The rows of `positions` one after the other, each as [`row_bytes`](Self::row_bytes) gives it.
+    ///
+    /// All of them are in memory at once: ask for as many as that bears.
+    ///
+    /// # Errors
+    /// Those of [`row`](Self::row).
+    pub fn rows_bytes(&self, tensor: &CacheTensor, stream: u64, positions: Range<u64>) -> Result<Vec<u8>, ReadError> {
+        let mut rows = Vec::new();
+        if tensor.plane.width <= PIECE {
+            self.read_part(tensor, stream, positions, 0..tensor.plane.width, &mut rows)?;
+            return Ok(rows);
+        }
+        for position in positions {
+            rows.extend(self.row_bytes(tensor, stream, position)?);
+        }
+        Ok(rows)
+    }
+
     /// What the padding behind a tensor holds.
     ///
     /// # Errors
@@ -157,8 +176,8 @@ impl CacheReader {
         &self,
         tensor: &CacheTensor,
         stream: u64,
-        positions: std::ops::Range<u64>,
-        channels: std::ops::Range<u64>,
+        positions: Range<u64>,
+        channels: Range<u64>,
         bytes: &mut Vec<u8>,
     ) -> Result<(), ReadError> {
         let (plane, region) = (&tensor.plane, self.region(tensor)?);
