@@ -15,6 +15,7 @@ use crate::inspect::{self, InspectArguments};
 use crate::layout_command::{self, LayoutArguments};
 use crate::manual::{self, CompletionsArguments, ManArguments};
 use crate::message_commands::{self, ReceiveArguments, SendArguments};
+use crate::run_provider::{self, RunProviderArguments};
 use crate::serve::end_with_parent::{self, EndWithParentArguments};
 use crate::serve::{self, ServeArguments};
 use crate::split_ceiling::{self, SplitCeilingArguments};
@@ -43,6 +44,7 @@ enum Command {
     Inspect(InspectArguments),
     State(StateArguments),
     Verify(Box<VerifyArguments>),
+    RunProvider(Box<RunProviderArguments>),
     Send(SendArguments),
     Recv(ReceiveArguments),
     /// A decoder without a GPU that speaks llama-server's HTTP and both handoff routes
@@ -82,6 +84,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::State(arguments) => state_command::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
+        Command::RunProvider(arguments) => match run_provider::run(&arguments) {
+            Ok(exit_code) => return exit_code,
+            Err(failure) => Err(failure),
+        },
         Command::Send(arguments) => message_commands::send(&arguments).map(|()| true),
         Command::Recv(arguments) => message_commands::receive(&arguments).map(|()| true),
         Command::Doctor(arguments) => doctor::run(&arguments),

@@ -16,6 +16,7 @@ pub mod manual;
 pub mod message_commands;
 pub mod output;
 pub mod qwen3_size;
+pub mod run_provider;
 pub mod serve;
 pub mod split_ceiling;
 mod stage;

@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::fs::Permissions;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use fake_exporter::model::EMBEDDED_GGUF;
@@ -38,6 +39,18 @@ impl Stage {
     /// Says what is going on, where standard error is a terminal.
     pub(crate) fn say(&self, what: &str) {
         self.progress.set_message(what.to_owned());
+    }
+
+    /// The private directory.
+    pub(crate) fn directory(&self) -> &Path {
+        self.slot_directory.path()
+    }
+
+    /// Prints a provider's words on standard error, beside the progress.
+    pub(crate) fn log(&self) -> impl Fn(&str) + use<> {
+        let progress = self.progress.clone();
+        // Whoever started us may have closed it; nobody is left to tell then.
+        move |line| progress.suspend(|| _ = writeln!(std::io::stderr(), "provider: {line}"))
     }
 
     /// Starts a decoder with `arguments` of its own.

@@ -77,6 +77,11 @@ impl Inspected {
         });
         Self { number, outcome }
     }
+
+    /// Looks at a descriptor of this program's own, which others have at `number`.
+    pub(super) fn own(own: OwnedFd, number: i32) -> Self {
+        Self { number, outcome: Descriptor::of(own, true).map_err(InspectError::from) }
+    }
 }
 
 impl Descriptor {

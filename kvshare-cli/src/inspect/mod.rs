@@ -27,6 +27,12 @@ pub use taken::TakeError;
 pub(crate) use layout::read as read_header;
 pub(crate) use taken::Holder as DescriptorHolder;
 
+use std::os::fd::OwnedFd;
+
+use kvshare::fd::FIRST_INHERITED;
+use kvshare::header::Header;
+use serde_json::Value;
+
 use crate::output::{Failure, print};
 
 /// Everything that was found.
@@ -68,11 +74,32 @@ pub fn run(arguments: &InspectArguments) -> Result<bool, Failure> {
 
 impl Report {
     fn of(arguments: &InspectArguments, descriptors: Vec<Inspected>) -> Self {
-        let mut findings = findings::of_descriptors(&descriptors);
         let surveyed = arguments.layout.as_ref().map(|path| {
             let (header, has_digest) = layout::read(path, arguments.model.as_deref())?;
             Surveyed::of(header, has_digest, &descriptors)
         });
+        Self::with(surveyed, descriptors)
+    }
+
+    /// What lies in descriptors of this program's own, which a provider was given with `header`.
+    pub(crate) fn of_own(header: Header, has_digest: bool, descriptors: Vec<OwnedFd>) -> Self {
+        let inspected = (FIRST_INHERITED..).zip(descriptors).map(|(number, own)| Inspected::own(own, number));
+        let descriptors: Vec<Inspected> = inspected.collect();
+        Self::with(Some(Surveyed::of(header, has_digest, &descriptors)), descriptors)
+    }
+
+    /// What was found, for people, without saying what is wrong.
+    pub(crate) fn facts_in_words(&self) -> String {
+        text::facts(self)
+    }
+
+    /// All of it for programs.
+    pub(crate) fn as_json(&self) -> Value {
+        json::report(self)
+    }
+
+    fn with(surveyed: Option<Result<Surveyed, LayoutProblem>>, descriptors: Vec<Inspected>) -> Self {
+        let mut findings = findings::of_descriptors(&descriptors);
         let layout = match surveyed {
             None => None,
             Some(Ok(surveyed)) => {

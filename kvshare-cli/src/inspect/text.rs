@@ -12,6 +12,11 @@ use crate::output::{bytes_in_words, number, table};
 const MOST_FINDINGS: usize = 20;
 
 pub(super) fn report(report: &Report) -> String {
+    format!("{}\n\n{}", facts(report), findings(report))
+}
+
+/// What was found, without what is wrong with it.
+pub(super) fn facts(report: &Report) -> String {
     let mut parts: Vec<String> = report.descriptors.iter().map(inspected).collect();
     if report.descriptors.is_empty() {
         parts.push("The process holds no memory that could be a region: no memfd, dma-buf or GPU memory.".to_owned());
@@ -20,7 +25,6 @@ pub(super) fn report(report: &Report) -> String {
         parts.push(layout(surveyed));
         parts.extend(terminal_map::of(&surveyed.tensors));
     }
-    parts.push(findings(report));
     parts.join("\n\n")
 }
 

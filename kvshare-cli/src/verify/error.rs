@@ -20,13 +20,8 @@ use crate::state_command::LoadError;
 #[non_exhaustive]
 pub enum VerifyError {
     /// A descriptor could not be taken.
-    #[error("descriptor {number}: {source}")]
-    Take {
-        /// Its number.
-        number: i32,
-        /// Why.
-        source: TakeError,
-    },
+    #[error(transparent)]
+    Take(#[from] TakeError),
     /// A descriptor does not tell its size.
     #[error(transparent)]
     Descriptor(#[from] FdError),

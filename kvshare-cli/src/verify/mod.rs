@@ -43,7 +43,7 @@ use fake_exporter::model::Model;
 use kvshare::fd;
 use kvshare::header::Header;
 
-use crate::inspect::{DescriptorHolder, TakeError, read_header};
+use crate::inspect::{DescriptorHolder, read_header};
 use crate::output::{Failure, print};
 
 /// Runs the command. Returns whether the rows are right.
@@ -95,9 +95,8 @@ fn verify(arguments: &VerifyArguments) -> Result<Verification, VerifyError> {
 }
 
 fn take(pid: Option<i32>, numbers: &[i32]) -> Result<Vec<OwnedFd>, VerifyError> {
-    let failed = |number| move |source: TakeError| VerifyError::Take { number, source };
-    let holder = DescriptorHolder::open(pid).map_err(failed(numbers.first().copied().unwrap_or_default()))?;
-    numbers.iter().map(|number| holder.take(*number).map_err(failed(*number))).collect()
+    let holder = DescriptorHolder::open(pid)?;
+    Ok(numbers.iter().map(|number| holder.take(*number)).collect::<Result<_, _>>()?)
 }
 
 /// The header at `path`, which must describe these descriptors.

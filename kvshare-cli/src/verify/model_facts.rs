@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fake_exporter::model::Model;
+use fake_exporter::model::{Model, ModelError};
 
 use super::rope::Rope;
 
@@ -36,7 +36,12 @@ impl ModelFacts {
     pub fn read(path: &Path) -> Self {
         match Model::open(path) {
             Ok(model) => Self::of(&model),
-            Err(error) => Self { rope_unknown: Some(error.to_string()), ..Self::unknown() },
+            Err(error) => Self::unusable(&error),
         }
+    }
+
+    /// Nothing, of a model that cannot be opened here.
+    pub fn unusable(error: &ModelError) -> Self {
+        Self { rope_unknown: Some(error.to_string()), ..Self::unknown() }
     }
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 
 use fake_exporter::cache_rows::CacheRows;
-use fake_exporter::model::Model;
+use fake_exporter::model::{Model, most_likely};
 use kvshare::header::{Header, Params};
 use kvshare::layout::{Geometry, LayerWidths};
 use kvshare::map::{Access, MapOptions};
@@ -28,6 +28,8 @@ pub struct Reference {
     pub positions: u64,
     /// What it is, for people.
     pub what: String,
+    /// The likeliest next token, where that is known.
+    pub argmax: Option<u32>,
 }
 
 /// What a file is, by its first bytes.
@@ -74,7 +76,7 @@ impl Reference {
         if positions > side.cells() {
             return Err(VerifyError::Cells { positions, cells: side.cells() });
         }
-        Ok(Self { side, positions, what: "other regions".to_owned() })
+        Ok(Self { side, positions, what: "other regions".to_owned(), argmax: None })
     }
 
     /// A state file, which must be of these tokens if any are given.
@@ -86,7 +88,7 @@ impl Reference {
         let in_file = |source| VerifyError::StateFile { path: path.to_owned(), source };
         loaded.file.validate(&Expected { tokens, ..Expected::default() }).map_err(in_file)?;
         let side = Side::open(&loaded.header, &loaded.descriptors)?;
-        Ok(Self { side, positions: loaded.cells(), what: format!("the state file {}", path.display()) })
+        Ok(Self { side, positions: loaded.cells(), what: format!("the state file {}", path.display()), argmax: None })
     }
 
     /// The prefill of `tokens` by `model`, kept in a cache of the types and the rotation of `header`'s.
@@ -99,9 +101,10 @@ impl Reference {
         let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
         let mut cache = MappedCache::map(&own, &descriptors, &options)?;
         let tokens: Vec<u32> = tokens.iter().map(|token| token.cast_unsigned()).collect();
-        model.evaluate(&tokens, 0, &mut CacheRows::new(&mut cache))?;
+        let logits = model.evaluate(&tokens, 0, &mut CacheRows::new(&mut cache))?;
         let side = Side::open(&own, &descriptors)?;
-        Ok(Self { side, positions: tokens.len() as u64, what: format!("the prefill of {name}") })
+        let what = format!("the prefill of {name}");
+        Ok(Self { side, positions: tokens.len() as u64, what, argmax: Some(most_likely(&logits)) })
     }
 }
 
