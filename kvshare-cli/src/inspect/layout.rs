@@ -63,9 +63,13 @@ pub(crate) fn read(path: &Path, model: Option<&Path>) -> Result<(Header, bool), 
     if header.tensors.is_empty() {
         return Err(LayoutProblem::NoTensors);
     }
-    // What was parsed has a right digest or none.
-    let fields: serde_json::Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    Ok((header, fields.get("digest").is_some_and(|digest| !digest.is_null())))
+    Ok((header, has_digest(&bytes)))
+}
+
+/// Whether a header that was parsed has a digest, which is then right.
+pub(crate) fn has_digest(bytes: &[u8]) -> bool {
+    let fields: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    fields.get("digest").is_some_and(|digest| !digest.is_null())
 }
 
 /// The descriptors, all of which must have been taken.

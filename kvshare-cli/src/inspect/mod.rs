@@ -24,7 +24,7 @@ pub use holders::{Holder, Holders};
 pub use layout::{LayoutProblem, Surveyed};
 pub use taken::TakeError;
 
-pub(crate) use layout::read as read_header;
+pub(crate) use layout::{has_digest, read as read_header};
 pub(crate) use taken::Holder as DescriptorHolder;
 
 use std::os::fd::OwnedFd;

@@ -18,8 +18,8 @@ pub use arguments::RunProviderArguments;
 pub use outside::{Outside, OutsidePlace};
 
 use crate::cycle::cancellable;
-use crate::inspect::Report;
 use crate::inspect::reader::{CacheReader, TensorSurvey, survey};
+use crate::inspect::{Report, has_digest};
 use crate::output::{Failure, print};
 use crate::serve::end_with_parent;
 use crate::stage::Stage;
@@ -153,12 +153,6 @@ fn provider(arguments: &RunProviderArguments, model: &Path) -> ProviderProgram {
     let url = arguments.backend_url.as_ref();
     provider.environment = url.map(|url| ("ONEBIT_HYBRID_BACKEND_URL".into(), url.into())).into_iter().collect();
     provider
-}
-
-/// Whether a header has a digest. One that is wrong was refused.
-fn has_digest(header: &[u8]) -> bool {
-    let fields: serde_json::Value = serde_json::from_slice(header).unwrap_or_default();
-    fields.get("digest").is_some_and(|digest| !digest.is_null())
 }
 
 fn look(share: &ReceivedShare) -> Result<Vec<TensorSurvey>, Failure> {
