@@ -65,6 +65,11 @@ fn text(path: PathBuf) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// What it printed, on one line.
+fn flat(ended: &Ended) -> String {
+    ended.text().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn against_the_model(cache: &Cache, tokens: &[i32], more: &[&str]) -> Ended {
     let (model, ids) = files(cache, tokens);
     cache.run(PROGRAM, &[&["verify", "--against", &model, "--tokens", &ids], more].concat())
@@ -184,7 +189,9 @@ fn mistakes() -> Vec<Case> {
         ("rows_early", f16(), |editor| editor.change(BOTH, |rows| [&rows[1..], &rows[..1]].concat()), BOTH),
         ("k_and_v_exchanged", f16(), exchange_halves, BOTH),
         ("k_and_v_exchanged", rotated(), exchange_halves, BOTH),
+        ("k_and_v_exchanged", by_channel(), exchange_halves, BOTH),
         ("layers_exchanged", f16(), exchange_all_layers, BOTH),
+        ("layers_exchanged", rotated(), exchange_all_layers, BOTH),
         ("v_by_channel", f16(), v_by_channel, V),
         ("v_by_position", by_channel(), v_by_position, V),
         ("before_rope", f16(), |editor| unturn(editor, 1.0), K),
@@ -407,7 +414,7 @@ fn a_state_file_of_the_stock_server_is_within_the_default_tolerance() {
         assert_eq!(ended.json()["positions"], tokens.len());
         let strict = cache.run(PROGRAM, &["verify", "--against", &file, "--tolerance", "0.0001"]);
         assert_eq!(strict.code, Some(1), "the server rounds more than that: {}", strict.text());
-        assert!(strict.text().contains("No mistake that is known here explains"), "{}", strict.text());
+        assert!(flat(&strict).contains("No mistake that is known here explains"), "{}", strict.text());
     }
 }
 
@@ -427,8 +434,8 @@ fn the_wrong_element_is_named_with_its_head() {
     let plane = &report["planes"][11];
     assert_eq!((&plane["rows_off"], &plane["first_row_off"]), (&json!(1), &json!(17)), "{plane}");
     let ended = editor.verify(&[]);
-    assert!(ended.text().contains("WRONG: V of layer 5."), "{}", ended.text());
-    assert!(ended.text().contains("in layer 5, V, head 1, element 9, position 17: 40 instead of"), "{}", ended.text());
+    assert!(flat(&ended).contains("WRONG: V of layer 5."), "{}", ended.text());
+    assert!(flat(&ended).contains("in layer 5, V, head 1, element 9, position 17: 40 instead of"), "{}", ended.text());
 }
 
 #[test]
@@ -453,7 +460,7 @@ fn rows_that_were_never_written_are_no_mistake_of_arithmetic() {
     }
     let ended = editor.verify(&[]);
     assert!(
-        ended.text().contains("Never written: rows of K of layer 6 are all 0 (5 rows, the first at position 4)."),
+        flat(&ended).contains("Never written: rows of K of layer 6 are all 0 (5 rows, the first at position 4)."),
         "{}",
         ended.text()
     );
@@ -471,7 +478,7 @@ fn a_number_that_is_none_is_wrong_and_found() {
     let report = ended.json();
     assert_eq!(report["planes"][4]["relative_error"], Value::Null);
     assert_eq!((&report["worst"]["found_is"], &report["worst"]["layer"]), (&json!("NaN"), &json!(2)));
-    assert!(editor.verify(&[]).text().contains("NaN instead of"));
+    assert!(flat(&editor.verify(&[])).contains("NaN instead of"));
 }
 
 #[test]
@@ -481,7 +488,7 @@ fn two_layers_that_are_exchanged_are_named() {
     let ended = editor.verify(&[]);
     for words in ["Probably: they are other layers' rows", "K of layer 2 is in cache_k_l5", "K and V of layers 2 and 5"]
     {
-        assert!(ended.text().contains(words), "{words}: {}", ended.text());
+        assert!(flat(&ended).contains(words), "{words}: {}", ended.text());
     }
 }
 
@@ -498,7 +505,21 @@ fn a_mistake_that_explains_only_the_first_layers_is_named_with_what_follows() {
     }
     let ended = editor.verify(&[]);
     for words in ["RoPE turned K by one position too many", "That explains K of layer 0", "may follow from that"] {
-        assert!(ended.text().contains(words), "{words}: {}", ended.text());
+        assert!(flat(&ended).contains(words), "{words}: {}", ended.text());
+    }
+}
+
+#[test]
+fn a_mistake_that_begins_midway_is_named_with_its_beginning() {
+    let editor = Editor::new(f16());
+    for layer in 0..LAYERS {
+        for half in Half::BOTH {
+            editor.write(layer, half, 11, &editor.rows(layer, half)[10..]);
+        }
+    }
+    let ended = editor.verify(&[]);
+    for words in ["each row lies one place too late", "K and V of all 8 layers from position 11 on", "exactly right"] {
+        assert!(flat(&ended).contains(words), "{words}: {}", ended.text());
     }
 }
 
@@ -510,9 +531,9 @@ fn other_tokens_and_another_model_are_honestly_not_explained() {
     let cache = prefilled(f16(), &other);
     let ended = against_the_model(&cache, &tokens, &[]);
     assert_eq!(ended.code, Some(1));
-    assert!(!ended.text().contains("Probably"), "{}", ended.text());
+    assert!(!flat(&ended).contains("Probably"), "{}", ended.text());
     assert!(
-        ended.text().contains("It is off in 1 of 22 rows") && ended.text().contains("the same tokens"),
+        flat(&ended).contains("It is off in 1 of 22 rows") && flat(&ended).contains("the same tokens"),
         "{}",
         ended.text()
     );
@@ -527,8 +548,8 @@ fn other_tokens_and_another_model_are_honestly_not_explained() {
     std::fs::write(&model, gguf).unwrap();
     let ended = editor.cache.run(PROGRAM, &["verify", "--against", &model, "--tokens", &ids]);
     assert_eq!(ended.code, Some(1));
-    assert!(!ended.text().contains("Probably"), "{}", ended.text());
-    assert!(ended.text().contains("V of layer 0 is right") && ended.text().contains("base"), "{}", ended.text());
+    assert!(!flat(&ended).contains("Probably"), "{}", ended.text());
+    assert!(flat(&ended).contains("V of layer 0 is right") && flat(&ended).contains("base"), "{}", ended.text());
 }
 
 #[test]
@@ -540,9 +561,9 @@ fn without_the_model_it_is_said_what_was_not_looked_for() {
     assert_eq!(saved.code, Some(0), "{saved:?}");
     unturn(&editor, 1.0);
     let blind = editor.cache.run(PROGRAM, &["verify", "--against", &file]);
-    assert!(blind.text().contains("RoPE's mistakes were not looked for"), "{}", blind.text());
+    assert!(flat(&blind).contains("RoPE's mistakes were not looked for"), "{}", blind.text());
     let seeing = editor.cache.run(PROGRAM, &["verify", "--against", &file, "-m", &model]);
-    assert!(seeing.text().contains("Probably: K was stored before RoPE"), "{}", seeing.text());
+    assert!(flat(&seeing).contains("Probably: K was stored before RoPE"), "{}", seeing.text());
 }
 
 #[test]

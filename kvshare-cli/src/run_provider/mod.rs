@@ -132,7 +132,11 @@ fn expected(
             FileKind::Gguf => Err(Failure::new("--against takes a state file here; a model is given with -m")),
         },
         (None, Ok(model)) => {
-            Reference::of_model(model, &path.display().to_string(), &share.header, tokens).map_err(Failure::new)
+            let name = match &arguments.model {
+                Some(_) => path.display().to_string(),
+                None => "kvshare-tiny (embedded)".to_owned(),
+            };
+            Reference::of_model(model, &name, &share.header, tokens).map_err(Failure::new)
         }
         (None, Err(error)) => Err(Failure::new(format!(
             "{error} (this model cannot be prefilled here; give --against with a state file that a llama-server saved)"

@@ -7,16 +7,16 @@ use serde_json::{Value, json};
 use super::{Trial, Verdict};
 use crate::inspect::Finding;
 use crate::stage::ms;
-use crate::verify;
+use crate::verify::{self, wrapped};
 
 pub(super) fn as_text(trial: &Trial) -> String {
     let mut text = format!("THE PROVIDER\n\n{}\n\nITS MEMORY\n\n{}", provider(trial), trial.memory.facts_in_words());
     // Writing to a String cannot fail.
     for finding in findings(trial) {
-        let _ = write!(text, "\n\nOdd: {finding}");
+        let _ = write!(text, "\n\n{}", wrapped(&format!("Odd: {finding}"), ""));
     }
     for outside in &trial.outside {
-        let _ = write!(text, "\n\nWRONG: {outside}.");
+        let _ = write!(text, "\n\n{}", wrapped(&format!("WRONG: {outside}."), ""));
     }
     let verdict = match trial.verdict() {
         Verdict::Right => "PASSED: the provider did as the contract says, and every row is right.",
@@ -30,7 +30,7 @@ pub(super) fn as_text(trial: &Trial) -> String {
 fn provider(trial: &Trial) -> String {
     let (program, tokens) = (trial.program.display(), trial.tokens);
     match &trial.provider {
-        Err(failure) => format!("{program}, {tokens} tokens\nWRONG: {failure}."),
+        Err(failure) => format!("{program}, {tokens} tokens\n{}", wrapped(&format!("WRONG: {failure}."), "")),
         Ok(report) => {
             let argmax = match trial.argmax {
                 Some(argmax) if report.result.argmax == i64::from(argmax) => " (the model's own, too)".to_owned(),

@@ -24,7 +24,7 @@ pub struct Agreement {
     pub first_off: Option<u64>,
     /// How many of them are all 0, and so were most likely never written.
     pub rows_empty: u64,
-    /// Where the two numbers differ most.
+    /// Where the two numbers differ most; none where all are equal.
     pub worst: Option<Element>,
     /// The root mean square of the expected numbers, against which `worst` is small or large.
     pub rms: f64,
@@ -90,7 +90,7 @@ pub fn compare(
             rows.push(Row::of(ours, theirs));
             for (channel, (found, expected)) in (0..).zip(ours.iter().zip(theirs)) {
                 let element = Element { position, channel, found: *found, expected: *expected };
-                if worst.is_none_or(|worst| element.distance() > worst.distance()) {
+                if element.distance() > worst.map_or(0.0, |worst| worst.distance()) {
                     worst = Some(element);
                 }
             }

@@ -34,7 +34,7 @@ pub use verification::{Plane, Verification};
 pub(crate) use arguments::tolerance as parse_tolerance;
 pub(crate) use json::verification as as_json;
 pub(crate) use prompt::PromptArguments;
-pub(crate) use text::verification as as_text;
+pub(crate) use text::{verification as as_text, wrapped};
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -88,7 +88,7 @@ fn verify(arguments: &VerifyArguments) -> Result<Verification, VerifyError> {
     };
     let facts = match (model, model_path) {
         (Some(model), _) => ModelFacts::of(&model),
-        (None, Some(path)) => ModelFacts::read(path),
+        (None, Some(path)) => ModelFacts::read(path)?,
         (None, None) => ModelFacts::unknown(),
     };
     Verification::of(&Side::open(&header, &descriptors)?, &reference, facts, arguments.tolerance)

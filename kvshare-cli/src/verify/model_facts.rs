@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use fake_exporter::model::{Model, ModelError};
+use fake_exporter::model::{GgufError, Model, ModelError};
 
 use super::rope::Rope;
 
@@ -32,11 +32,19 @@ impl ModelFacts {
         Self { head_size: Some(model.config().n_embd_head as u64), rope, rope_unknown }
     }
 
-    /// What the GGUF at `path` tells; little, of a model that cannot be opened here.
-    pub fn read(path: &Path) -> Self {
+    /// What the GGUF at `path` tells; little, of a model that is not supported here.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or is no GGUF.
+    pub fn read(path: &Path) -> Result<Self, ModelError> {
         match Model::open(path) {
-            Ok(model) => Self::of(&model),
-            Err(error) => Self::unusable(&error),
+            Ok(model) => Ok(Self::of(&model)),
+            Err(
+                error @ (ModelError::Open { .. }
+                | ModelError::NotAFile { .. }
+                | ModelError::Gguf(GgufError::Malformed(_))),
+            ) => Err(error),
+            Err(error) => Ok(Self::unusable(&error)),
         }
     }
 

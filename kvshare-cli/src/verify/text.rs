@@ -1,7 +1,5 @@
 //! The result for people: a table that fits 100 columns, and a verdict.
 
-use std::fmt::Write as _;
-
 use kvshare::state_file::Half;
 
 use super::{Agreement, Diagnosis, Element, Explanation, Mistake, Place, Plane, Verification};
@@ -9,6 +7,9 @@ use crate::output::{number, table};
 
 /// How many layers with another layer's rows are listed one by one.
 const MOST_LISTED: usize = 4;
+
+/// Columns of a line, at most.
+const COLUMNS: usize = 100;
 
 pub(crate) fn verification(verification: &Verification) -> String {
     let Verification { against, positions, tolerance, diagnosis, .. } = verification;
@@ -24,14 +25,30 @@ pub(crate) fn verification(verification: &Verification) -> String {
         rows(verification),
     );
     let Some(diagnosis) = diagnosis else { return text + "RIGHT: every row is within the tolerance." };
-    let wrong = verification.planes.iter().filter(|plane| !plane.holds).map(|plane| plane.place);
-    // Writing to a String cannot fail.
-    let _ = write!(text, "WRONG: {}.", scope(verification, wrong));
-    if let Some(plane) = verification.worst() {
-        let _ =
-            write!(text, "\nThe worst element is in layer {}, {}", plane.layer, worst_in_words(verification, plane));
+    let wrong: Vec<&Plane> = verification.planes.iter().filter(|plane| !plane.holds).collect();
+    text += &wrapped(&format!("WRONG: {}.", scope(verification, wrong.iter().map(|plane| plane.place))), "");
+    text += "\n";
+    text += &wrapped(&[first_in_words(&wrong), worst_in_words(verification)].concat(), "  ");
+    for paragraph in of_diagnosis(verification, diagnosis) {
+        text += "\n\n";
+        text += &paragraph;
     }
-    text + &of_diagnosis(verification, diagnosis)
+    text
+}
+
+/// `text` in lines that fit, each behind `indent`.
+pub(crate) fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split(' ') {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= COLUMNS => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(format!("{indent}{word}")),
+        }
+    }
+    lines.join("\n")
 }
 
 fn rows(verification: &Verification) -> comfy_table::Table {
@@ -40,7 +57,8 @@ fn rows(verification: &Verification) -> comfy_table::Table {
         None => (&["channel"], &[0, 1, 2, 3, 4, 6, 7, 8, 9]),
     };
     let before = ["layer", "K error", "K rows", "V error", "V rows", "worst", "position"];
-    let mut table = table(&[&before, place, &["found", "expected"]].concat(), numbers);
+    let titles = [&before, place, &["found", "expected"]].concat();
+    let mut table = table(&titles, numbers);
     for planes in verification.planes.chunks(Half::BOTH.len()) {
         let mut row: Vec<String> = planes.first().map(|plane| plane.layer.to_string()).into_iter().collect();
         for plane in planes {
@@ -58,72 +76,90 @@ fn rows(verification: &Verification) -> comfy_table::Table {
                 None => row.push(channel.to_string()),
             }
             row.extend([found, expected].map(|value| number(value.into())));
+        } else {
+            row.resize(titles.len(), "-".to_owned());
         }
         table.add_row(row);
     }
     table
 }
 
-fn worst_in_words(verification: &Verification, plane: &Plane) -> String {
-    let Some(Element { position, channel, found, expected }) = plane.agreement.worst else { return String::new() };
+/// The first row that is wrong by itself, in whichever layer.
+fn first_in_words(wrong: &[&Plane]) -> String {
+    let first = wrong.iter().filter_map(|plane| Some((plane.agreement.first_off?, plane))).min_by_key(|first| first.0);
+    first.map_or_else(String::new, |(position, plane)| {
+        format!(
+            "The first wrong row is that of position {position}, in {} of layer {}. ",
+            plane.place.half, plane.layer
+        )
+    })
+}
+
+fn worst_in_words(verification: &Verification) -> String {
+    let worst = verification.worst().and_then(|plane| Some((plane, plane.agreement.worst?)));
+    let Some((plane, Element { position, channel, found, expected })) = worst else { return String::new() };
     let element = match verification.model.head_size {
         Some(size) => format!("head {}, element {}", channel / size, channel % size),
         None => format!("channel {channel}"),
     };
     let [found, expected] = [found, expected].map(|value| number(value.into()));
-    format!("{}, {element}, position {position}: {found} instead of {expected}.", plane.place.half)
+    format!(
+        "The worst element is in layer {}, {}, {element}, position {position}: {found} instead of {expected}.",
+        plane.layer, plane.place.half
+    )
 }
 
-fn of_diagnosis(verification: &Verification, diagnosis: &Diagnosis) -> String {
+/// A paragraph for each thing that is known.
+fn of_diagnosis(verification: &Verification, diagnosis: &Diagnosis) -> Vec<String> {
     let Diagnosis { explanations, empty, unexplained } = diagnosis;
-    let mut text = String::new();
-    for explanation in explanations {
-        text += &explained(verification, explanation);
-    }
+    let mut paragraphs: Vec<String> =
+        explanations.iter().map(|explanation| explained(verification, explanation)).collect();
     if !empty.is_empty() {
-        let _ = write!(
-            text,
-            "\n\nNever written: rows of {} are all 0{}.\n  What to do: write every layer's K and V for every token.",
-            scope(verification, empty.iter().copied()),
-            missing(verification, empty),
-        );
+        let (all, count) = (scope(verification, empty.iter().copied()), missing(verification, empty));
+        let advice = "write every layer's K and V for every token";
+        paragraphs.push(known(&format!("Never written: rows of {all} are all 0{count}."), "", advice));
     }
     if let Some(first) = unexplained.first() {
         let all = scope(verification, unexplained.iter().copied());
-        let follows = explanations.iter().flat_map(|explanation| &explanation.places);
-        if follows.map(|explained| explained.place.index).any(|index| index < first.index) {
-            let _ = write!(
-                text,
-                "\n\nThe rest ({all}) may follow from that, since each layer reads what those before it made: mend that, and \
-                 verify again."
-            );
+        let mut causes = explanations.iter().flat_map(|explanation| &explanation.places);
+        paragraphs.push(if causes.any(|cause| cause.place.index < first.index) {
+            let words =
+                "may follow from that, since each layer reads what those before it made: mend that, and verify again.";
+            wrapped(&format!("The rest ({all}) {words}"), "")
         } else {
-            let _ = write!(text, "\n\nNo mistake that is known here explains {all}.\n  {}", hint(verification, *first));
-        }
+            let first_line = wrapped(&format!("No mistake that is known here explains {all}."), "");
+            format!("{first_line}\n{}", wrapped(&hint(verification, *first), "  "))
+        });
         if let Some(why) = &verification.model.rope_unknown
             && unexplained.iter().any(|place| place.half == Half::K)
         {
-            let _ = write!(text, "\n  RoPE's mistakes were not looked for: {why}.");
+            paragraphs.push(wrapped(&format!("RoPE's mistakes were not looked for: {why}."), ""));
         }
     }
-    text
+    paragraphs
 }
 
 fn explained(verification: &Verification, explanation: &Explanation) -> String {
-    let places = || explanation.places.iter().map(|explained| explained.place);
     let words = match explanation.mistake {
         Mistake::LayersExchanged => exchanged(verification, explanation),
         mistake => mistake.words(),
     };
+    let all = scope(verification, explanation.places.iter().map(|explained| explained.place));
     let left = explanation.places.iter().map(|explained| explained.relative).fold(0.0, f64::max);
     let first = explanation.places.iter().map(|explained| explained.positions.start).min().unwrap_or_default();
     let from = if first > 1 { format!(" from position {first} on") } else { String::new() };
-    format!(
-        "\n\nProbably: {words}.\n  That explains {}{from}: read so, it is off by {} at most.\n  What to do: {}.",
-        scope(verification, places()),
-        percent(left),
-        explanation.mistake.advice(),
-    )
+    let evidence = match left {
+        0.0 => format!("That explains {all}{from}: read so, it is exactly right."),
+        left => format!("That explains {all}{from}: read so, it is off by {} at most.", percent(left)),
+    };
+    known(&format!("Probably: {words}."), &evidence, explanation.mistake.advice())
+}
+
+/// What was done, what shows it, and what to do about it.
+fn known(words: &str, evidence: &str, advice: &str) -> String {
+    let advice = format!("What to do: {advice}.");
+    let below = [evidence, &advice].into_iter().filter(|line| !line.is_empty()).map(|line| wrapped(line, "  "));
+    [wrapped(words, "")].into_iter().chain(below).collect::<Vec<_>>().join("\n")
 }
 
 /// Whose rows lie where.
