@@ -184,6 +184,12 @@ const BOTH: &[Half] = &Half::BOTH;
 
 fn mistakes() -> Vec<Case> {
     vec![
+        (
+            "other_type q8_0",
+            f16(),
+            |editor| editor.store(|row| encoded(TensorType::Q8_0, row), |position| position * 34 * 2),
+            BOTH,
+        ),
         ("rows_late", f16(), rows_late, BOTH),
         ("rows_late", by_channel(), rows_late, BOTH),
         ("rows_early", f16(), |editor| editor.change(BOTH, |rows| [&rows[1..], &rows[..1]].concat()), BOTH),
