@@ -1,7 +1,7 @@
 //! `kvshare-cli verify`: whether the rows of a cache are those that should be there, and if not, what was done wrong.
 //!
 //! [`Side`] reads the rows of a cache, also in ways in which they should not lie; [`Reference`] is what they are compared
-//! with; [`Verification`] compares; [`mistakes`] lists what can be told from the rows, and [`Diagnosis`] says which of it
+//! with; [`Verification`] compares; [`Mistake`] is what can be told from the rows, and [`Diagnosis`] says which of it
 //! explains them. `run-provider` is built on the same.
 
 mod arguments;
