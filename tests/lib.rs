@@ -1,9 +1,13 @@
 //! What the tests share: a decoder and a provider as processes of their own, and the handoffs between them.
 
+#[path = "death/client.rs"]
+pub mod client;
 #[path = "eyes.rs"]
 pub mod eyes;
 #[path = "fetched.rs"]
 pub mod fetched;
+#[path = "hostile_peer.rs"]
+pub mod hostile_peer;
 #[path = "meddler.rs"]
 pub mod meddler;
 #[path = "scene.rs"]
@@ -16,6 +20,8 @@ pub mod smollm2;
 pub mod spy;
 #[path = "unkillable.rs"]
 pub mod unkillable;
+#[path = "death/writer.rs"]
+pub mod writer;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
