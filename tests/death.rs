@@ -4,14 +4,12 @@
 use kvshare_tests::client::{Answer, Client};
 use kvshare_tests::meddler::{PASSED, REACHED, SEEN};
 use kvshare_tests::serving::{Scene, Serving, eventually, runs};
+use kvshare_tests::traces::{self, Traces};
 use rustix::process::{Pid, kill_process};
 use table::Fate;
-use traces::Traces;
 
 #[path = "death/table.rs"]
 mod table;
-#[path = "death/traces.rs"]
-mod traces;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
 const MOON: &str = "What is the moon?";

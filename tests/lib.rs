@@ -18,6 +18,8 @@ pub mod serving;
 pub mod smollm2;
 #[path = "spy.rs"]
 pub mod spy;
+#[path = "death/traces.rs"]
+pub mod traces;
 #[path = "unkillable.rs"]
 pub mod unkillable;
 #[path = "death/writer.rs"]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kvshare_tests::serving::{Scene, Serving, eventually};
+use crate::serving::{Scene, Serving, eventually};
 
 /// What must be as before.
 #[derive(Debug, PartialEq)]
@@ -30,6 +30,9 @@ impl Traces {
     }
 
     /// Waits until all is as it was: what somebody leaves may take a moment to go.
+    ///
+    /// # Panics
+    /// It never is.
     pub fn are_again(&self, scene: &Scene, serving: &Serving, after: &str) {
         let mut found = None;
         eventually(&format!("everything is as before {after}: {self:?}"), || {
@@ -45,6 +48,9 @@ impl Traces {
 }
 
 /// The processes of a scene, whoever started them. A dead one that nobody has waited for is none.
+///
+/// # Panics
+/// There is no /proc.
 pub fn processes(scene: &Scene) -> Vec<u32> {
     let mark = format!("TMPDIR={}", scene.path("tmp").display());
     let is_marked = |id: &u32| {
