@@ -54,7 +54,9 @@ impl Step {
         match self {
             Self::WaitingForShare => scene.meddle("action=share hold"),
             Self::MessageArriving => scene.meddle("action=share hold-message"),
-            Self::ProviderWriting => scene.break_provider(&format!("exec '{PROGRAM}' writer before '{}' \"$@\"", path(""))),
+            Self::ProviderWriting => {
+                scene.break_provider(&format!("exec '{PROGRAM}' writer before '{}' \"$@\"", path("")))
+            }
             Self::ProviderDone => scene.break_provider(&format!(
                 "'{PROGRAM}' reference-provider \"$@\"\n: > '{}'\nwhile [ ! -e '{}' ]; do sleep 0.02; done",
                 path(REACHED),

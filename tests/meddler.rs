@@ -200,12 +200,8 @@ impl Meddler {
             let (first, rest) = framed.split_at(framed.len() / 2);
             let descriptors: Vec<_> = message.descriptors.iter().map(AsFd::as_fd).collect();
             let [reached, seen] = [REACHED, SEEN].map(|name| meddler.directory.join(name));
-            let script = [
-                Act::SendWith(first, &descriptors),
-                Act::Mark(&reached),
-                Act::WaitFor(&seen),
-                Act::Send(rest),
-            ];
+            let script =
+                [Act::SendWith(first, &descriptors), Act::Mark(&reached), Act::WaitFor(&seen), Act::Send(rest)];
             // A proxy that has gone meanwhile is what a test is about.
             if let Ok(peer) = UnixStream::connect(proxy) {
                 let _ = perform(peer, &script);

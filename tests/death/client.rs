@@ -19,7 +19,8 @@ pub fn run(address: &std::ffi::OsStr) -> ExitCode {
     let body = body.to_string();
     let mut connection = TcpStream::connect(address).expect("the server listens");
     // HTTP/1.0: the answer comes in one piece, and ends with the connection.
-    let head = format!("POST /v1/chat/completions HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n", body.len());
+    let head =
+        format!("POST /v1/chat/completions HTTP/1.0\r\nHost: {address}\r\nContent-Length: {}\r\n\r\n", body.len());
     connection.write_all((head + &body).as_bytes()).expect("it is sent");
     let mut answer = Vec::new();
     // One that breaks off ends with an error; what came is printed all the same.

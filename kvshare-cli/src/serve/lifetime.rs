@@ -47,7 +47,9 @@ const PRINT_BACKEND: u8 = 5;
 enum ServeError {
     #[error(transparent)]
     Refused(#[from] RefusedFlag),
-    #[error("this process may open only {limit} files, and a server needs {LEAST_DESCRIPTORS} or more; raise it with ulimit -n")]
+    #[error(
+        "this process may open only {limit} files, and a server needs {LEAST_DESCRIPTORS} or more; raise it with ulimit -n"
+    )]
     FewDescriptors { limit: u64 },
     #[error("there is no model {path}; give a GGUF with -m")]
     NoModel { path: String },
