@@ -80,9 +80,9 @@ impl Answer {
         let mut lines = head.lines();
         let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok());
         let route = lines.find_map(|line| line.strip_prefix("x-kvshare-handoff: ")).unwrap_or_default().to_owned();
-        let frames = body.lines().filter_map(|line| line.strip_prefix("data: "));
+        let mut frames = body.lines().filter_map(|line| line.strip_prefix("data: "));
         let values = frames.clone().filter_map(|frame| serde_json::from_str::<Value>(frame).ok());
         let text = values.filter_map(|value| Some(value["choices"][0]["delta"]["content"].as_str()?.to_owned()));
-        Self { status, route, text: text.collect(), is_whole: frames.last() == Some("[DONE]") }
+        Self { status, route, text: text.collect(), is_whole: frames.next_back() == Some("[DONE]") }
     }
 }
