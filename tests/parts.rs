@@ -11,6 +11,7 @@ fn main() -> ExitCode {
         [_, command, manner, directory, rest @ ..] if command == "writer" => {
             kvshare_tests::writer::run(manner, directory.as_ref(), rest)
         }
+        [_, command, role, rest @ ..] if command == "peer" => kvshare_tests::our_peer::run(role, rest),
         [_, command, held, released] if command == "unkillable" => {
             kvshare_tests::unkillable::run(held.as_ref(), released.as_ref())
         }
