@@ -3,7 +3,7 @@
 
 use kvshare_tests::client::{Answer, Client};
 use kvshare_tests::meddler::{PASSED, REACHED, SEEN};
-use kvshare_tests::serving::{Scene, Serving, eventually, runs};
+use kvshare_tests::serving::{Reply, Scene, Serving, eventually, runs};
 use kvshare_tests::traces::{self, Traces};
 use rustix::process::{Pid, kill_process};
 use table::Fate;
@@ -223,6 +223,39 @@ fn send(process: u32, signal: rustix::process::Signal) {
 fn is_stopped(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
+}
+
+/// Asks of a provider that is this script and writes nonsense as long as it can, and then of the usual one.
+fn writes_late(script: &str, is_as_expected: impl Fn(&Reply, &str) -> bool) {
+    let scene = Scene::new(PROGRAM);
+    let serving = scene.serve(PROGRAM, &FLAGS);
+    let text = serving.ask(MOON).text();
+    let before = Traces::of(&scene, &serving).expect("a server, a decoder and a directory");
+    let writer = format!("'{PROGRAM}' writer");
+    let script = script.replace("WRITER", &writer).replace("PROVIDER", &format!("'{PROGRAM}' reference-provider"));
+    scene.break_provider(&script.replace("DIR", &scene.path("").display().to_string()));
+    let reply = serving.ask(MOON);
+    let still_there = traces::processes(&scene).len();
+    assert!(scene.path(REACHED).exists(), "it has written");
+    assert!(is_as_expected(&reply, &text), "{reply:?}");
+    assert_eq!(still_there, 2, "a writer outlived the answer: {reply:?}");
+    scene.mend_provider();
+    is_served(&serving, &text, Victim::Provider, script.as_str());
+    before.are_again(&scene, &serving, &script);
+}
+
+#[test]
+fn a_provider_that_writes_after_its_result_is_not_believed_before_its_end() {
+    writes_late("exec WRITER after DIR \"$@\"", |reply, text| {
+        reply.handoff.starts_with("none") && reply.text() == text
+    });
+}
+
+#[test]
+fn a_child_that_writes_on_is_gone_before_the_cells_are_adopted() {
+    // What it wrote until then stands in the cells, as whatever a provider writes does.
+    let script = "WRITER before DIR \"$@\" & while [ ! -e DIR/reached ]; do sleep 0.02; done; PROVIDER \"$@\"";
+    writes_late(script, |reply, _| reply.status == 200);
 }
 
 #[test]
