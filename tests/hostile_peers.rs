@@ -28,7 +28,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use kvshare::handoff::{Cancel, ReceivedShare, ShareDesk, ShareFailure};
-use kvshare::memory::{Memfd, RegionRequest, RegionSource as _};
+use kvshare::memory::{Memfd, RegionSource as _};
 use kvshare::wire::{Limits, receive};
 use kvshare_tests::hostile_peer::{Act, perform};
 use rustix::io::{FdFlags, fcntl_getfd};
@@ -42,7 +42,7 @@ fn framed(header: &str) -> Vec<u8> {
 }
 
 fn memory(name: &str) -> OwnedFd {
-    Memfd::new().allocate(&RegionRequest { name, size: 4096 }).unwrap()
+    Memfd::new().allocate(name, 4096).unwrap().descriptor
 }
 
 /// How many descriptors this process has open on memory of this name.
