@@ -1,11 +1,17 @@
 //! What the tests share: a decoder and a provider as processes of their own, and the handoffs between them.
 
+#[path = "death/client.rs"]
+pub mod client;
 #[path = "eyes.rs"]
 pub mod eyes;
 #[path = "fetched.rs"]
 pub mod fetched;
+#[path = "hostile_peer.rs"]
+pub mod hostile_peer;
 #[path = "meddler.rs"]
 pub mod meddler;
+#[path = "peers/ours.rs"]
+pub mod our_peer;
 #[path = "scene.rs"]
 pub mod scene;
 #[path = "serving.rs"]
@@ -14,8 +20,12 @@ pub mod serving;
 pub mod smollm2;
 #[path = "spy.rs"]
 pub mod spy;
+#[path = "death/traces.rs"]
+pub mod traces;
 #[path = "unkillable.rs"]
 pub mod unkillable;
+#[path = "death/writer.rs"]
+pub mod writer;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;

@@ -4,10 +4,12 @@
 //! goes well. Where the test has to wait for that, the meddler leaves a file [`REACHED`].
 
 use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -15,15 +17,20 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
 use futures_util::{StreamExt as _, stream};
+use kvshare::wire::{Limits, Listener};
 use rustix::process::{Signal, getpid, kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
+
+use crate::hostile_peer::{Act, perform};
 
 /// What goes wrong: a part of the call's path and query, a space, and a [`Fault`]'s name.
 pub const FAULT: &str = "fault";
 /// There once a call stalls or was answered in part.
 pub const REACHED: &str = "reached";
-/// There once the test has seen what came of the part.
+/// There once the test has seen what came of the part, or wants a held call to go on.
 pub const SEEN: &str = "seen";
+/// There once a held call has been answered, whether or not anybody took the answer.
+pub const PASSED: &str = "passed";
 
 /// What can go wrong with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,9 +49,15 @@ pub enum Fault {
     BreakMidway,
     /// The decoder dies after the first piece of its answer.
     DieMidway,
+    /// Nothing, but the decoder hears of the call only once there is a file [`SEEN`].
+    Hold,
+    /// Nothing, but the answer stands still after its first piece until there is that file.
+    HoldMidway,
+    /// Nothing, but half of a share's message arrives, with its descriptors, and the rest once there is that file.
+    HoldMessage,
 }
 
-const FAULTS: [(&str, Fault); 7] = [
+const FAULTS: [(&str, Fault); 10] = [
     ("refuse", Fault::Refuse),
     ("stall", Fault::Stall),
     ("die", Fault::Die),
@@ -52,6 +65,9 @@ const FAULTS: [(&str, Fault); 7] = [
     ("stall-midway", Fault::StallMidway),
     ("break-midway", Fault::BreakMidway),
     ("die-midway", Fault::DieMidway),
+    ("hold", Fault::Hold),
+    ("hold-midway", Fault::HoldMidway),
+    ("hold-message", Fault::HoldMessage),
 ];
 
 /// The decoder, and where its faults come from.
@@ -84,6 +100,12 @@ pub fn run(mut arguments: Vec<OsString>) -> ExitCode {
     decoder.join().expect("a decoder that does not panic")
 }
 
+/// The headers of a call whose body may be another than came.
+fn without_length(mut headers: HeaderMap) -> HeaderMap {
+    headers.remove(header::CONTENT_LENGTH);
+    headers
+}
+
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     listener.local_addr().expect("an address").port()
@@ -94,7 +116,7 @@ async fn answer(
     method: Method,
     uri: Uri,
     headers: HeaderMap,
-    body: Bytes,
+    mut body: Bytes,
 ) -> Response {
     let fault = meddler.takes(&uri.to_string());
     match fault {
@@ -104,8 +126,11 @@ async fn answer(
         }
         Some(Fault::Stall) => meddler.stall().await,
         Some(Fault::Die) => die(),
+        Some(Fault::Hold) => meddler.hold().await,
+        Some(Fault::HoldMessage) => body = meddler.between(&body),
         _ => {}
     }
+    let headers = without_length(headers);
     let call = meddler.http.request(method, format!("{}{uri}", meddler.decoder)).headers(headers).body(body);
     // The decoder still loads its model.
     let Ok(answer) = call.send().await else { return StatusCode::BAD_GATEWAY.into_response() };
@@ -114,6 +139,11 @@ async fn answer(
         Some(Fault::DieDone) => {
             let _ = answer.bytes().await;
             die()
+        }
+        Some(Fault::Hold | Fault::HoldMessage) => {
+            let whole = answer.bytes().await.expect("a decoder that answers");
+            meddler.mark(PASSED);
+            Body::from(whole)
         }
         Some(midway) => meddler.part_of(answer, midway).await,
         None => Body::from_stream(answer.bytes_stream()),
@@ -148,6 +178,38 @@ impl Meddler {
         std::future::pending().await
     }
 
+    async fn hold(&self) {
+        self.mark(REACHED);
+        self.wait_for(SEEN).await;
+    }
+
+    /// Goes between a share's decoder and the socket it is to send to; returns what the decoder is asked instead.
+    fn between(self: &Arc<Self>, asked: &[u8]) -> Bytes {
+        let asked: Value = serde_json::from_slice(asked).expect("a body of JSON");
+        let proxy = PathBuf::from(asked["socket"].as_str().expect("a socket"));
+        let ours = proxy.with_file_name("meddler.sock");
+        let listener = Listener::bind(&ours).expect("a socket");
+        let meddler = Arc::clone(self);
+        std::thread::spawn(move || {
+            let deadline = || Instant::now() + Duration::from_secs(60);
+            let connection = listener.accept(deadline()).expect("the decoder connects");
+            let message = connection.receive(&Limits::default(), deadline()).expect("a message");
+            drop((connection, listener));
+            let length = u32::try_from(message.header.len()).expect("a short header").to_le_bytes();
+            let framed = [&length[..], &message.header].concat();
+            let (first, rest) = framed.split_at(framed.len() / 2);
+            let descriptors: Vec<_> = message.descriptors.iter().map(AsFd::as_fd).collect();
+            let [reached, seen] = [REACHED, SEEN].map(|name| meddler.directory.join(name));
+            let script =
+                [Act::SendWith(first, &descriptors), Act::Mark(&reached), Act::WaitFor(&seen), Act::Send(rest)];
+            // A proxy that has gone meanwhile is what a test is about.
+            if let Ok(peer) = UnixStream::connect(proxy) {
+                let _ = perform(peer, &script);
+            }
+        });
+        json!({"socket": ours}).to_string().into()
+    }
+
     fn mark(&self, name: &str) {
         std::fs::write(self.directory.join(name), "").expect("a file");
     }
@@ -162,10 +224,15 @@ impl Meddler {
                 std::future::pending::<()>().await;
             }
             meddler.wait_for(SEEN).await;
-            if midway == Fault::DieMidway {
-                die();
+            match midway {
+                Fault::DieMidway => die(),
+                Fault::HoldMidway => {
+                    let rest = answer.bytes().await.map_err(std::io::Error::other);
+                    meddler.mark(PASSED);
+                    rest
+                }
+                _ => Err(std::io::Error::other("somebody meddled")),
             }
-            Err(std::io::Error::other("somebody meddled"))
         };
         Body::from_stream(stream::iter([Ok(first)]).chain(stream::once(end)))
     }

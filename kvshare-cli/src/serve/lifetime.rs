@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::serve::ListenerExt as _;
+use kvshare::fd::DescriptorLimit;
 use kvshare::handoff::{KnownCache, ProviderProgram};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,6 +36,8 @@ const START_LIMIT: Duration = Duration::from_secs(600);
 const GRACE: Duration = Duration::from_secs(2);
 /// How long a provider may take to end then: it gets a SIGTERM, and five seconds later a SIGKILL.
 const PROVIDER_GRACE: Duration = Duration::from_secs(8);
+/// What a server needs to serve a single client: its own, those of a handoff, and the regions of a small cache.
+const LEAST_DESCRIPTORS: u64 = 64;
 /// `--print-backend` has an exit status of its own.
 const PRINT_BACKEND: u8 = 5;
 
@@ -44,6 +47,10 @@ const PRINT_BACKEND: u8 = 5;
 enum ServeError {
     #[error(transparent)]
     Refused(#[from] RefusedFlag),
+    #[error(
+        "this process may open only {limit} files, and a server needs {LEAST_DESCRIPTORS} or more; raise it with ulimit -n"
+    )]
+    FewDescriptors { limit: u64 },
     #[error("there is no model {path}; give a GGUF with -m")]
     NoModel { path: String },
     #[error("the slot directory {path} is not a directory; give the one that the backend was started with")]
@@ -108,6 +115,9 @@ fn serve(arguments: ServeArguments) -> Result<(), ServeError> {
 
 fn check(arguments: &ServeArguments) -> Result<(), ServeError> {
     arguments.check_refused()?;
+    if let Some(limit) = DescriptorLimit::current().soft.filter(|limit| *limit < LEAST_DESCRIPTORS) {
+        return Err(ServeError::FewDescriptors { limit });
+    }
     if !arguments.model.is_file() {
         return Err(ServeError::NoModel { path: arguments.model.display().to_string() });
     }

@@ -28,7 +28,7 @@ pub enum SlotDirectory {
 #[derive(Debug)]
 pub struct FreshDirectory {
     path: PathBuf,
-    _lock: OwnedFd,
+    lock: Option<OwnedFd>,
 }
 
 impl SlotDirectory {
@@ -60,18 +60,22 @@ impl FreshDirectory {
     fn create(parent: &Path) -> io::Result<Self> {
         let only_ours = Permissions::from_mode(0o700);
         let unfinished = tempfile::Builder::new().prefix(UNFINISHED).permissions(only_ours).tempdir_in(parent)?;
-        let lock = lock(unfinished.path())?.ok_or(io::ErrorKind::ResourceBusy)?;
+        let lock = lock(unfinished.path()).and_then(|lock| Ok(lock.ok_or(io::ErrorKind::ResourceBusy)?));
+        // Where there is no descriptor left, a directory that is empty can still be removed.
+        let lock = lock.inspect_err(|_| drop(std::fs::remove_dir(unfinished.path())))?;
         // It has its name only once it is locked: without a lock it would look left behind.
         let name = unfinished.path().file_name().unwrap_or_default().to_string_lossy().replacen(UNFINISHED, PREFIX, 1);
         let path = parent.join(name);
         std::fs::rename(unfinished.path(), &path)?;
         let _ = unfinished.keep();
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, lock: Some(lock) })
     }
 }
 
 impl Drop for FreshDirectory {
     fn drop(&mut self) {
+        // Removing takes a descriptor, and there may be no other one. Whoever sees the directory unlocked removes it, too.
+        self.lock = None;
         // What cannot be removed now will be by the next server.
         let _ = std::fs::remove_dir_all(&self.path);
     }
