@@ -107,7 +107,7 @@ impl Cache {
         let geometry = Geometry { type_v: params.type_v, streams: params.n_stream.into(), ..geometry };
         let model = ModelIdentity { name: "tiny".to_owned(), sha256: None };
         let header = Header::describe(&geometry.layout().expect("a layout"), Some(model), Some(params));
-        let descriptors = allocate(&header, &Memfd::new(), "cache").expect("memory");
+        let descriptors = allocate(&header, &Memfd::new(), "kvshare").expect("memory");
         let directory = tempfile::tempdir().expect("a directory");
         let cache = Self { header, descriptors, directory };
         std::fs::write(cache.header_path(), cache.header.to_json()).expect("the header is written");

@@ -29,6 +29,7 @@ pub const PROMISES: &[Promise] = &[
     ("a_region_past_the_end_is_refused", a_region_past_the_end_is_refused),
     ("sizes_and_names_that_cannot_be_are_refused", sizes_and_names_that_cannot_be_are_refused),
     ("a_descriptor_tells_what_it_is", a_descriptor_tells_what_it_is),
+    ("a_cache_is_named_after_its_first_tensor", a_cache_is_named_after_its_first_tensor),
     ("a_region_that_is_dropped_is_freed", a_region_that_is_dropped_is_freed),
     ("cpu_access_begins_and_ends_in_any_order", cpu_access_begins_and_ends_in_any_order),
 ];
@@ -53,7 +54,7 @@ impl Decoder {
         let geometry = Geometry::uniform(LAYERS, WIDTH, WIDTH, CELLS.into(), TensorType::F32);
         let layout = geometry.layout().expect("a layout");
         let header = Header::describe(&layout, None, Some(Params::plain(CELLS, TensorType::F32)));
-        let memory = rows::allocate(&header, &*kind.source, "conformance").expect("memory");
+        let memory = rows::allocate(&header, &*kind.source, "kvshare").expect("memory");
         let directory = tempfile::Builder::new().permissions(mode_0700()).tempdir().expect("a directory");
         Self { header, memory, directory }
     }
@@ -255,6 +256,12 @@ fn a_descriptor_tells_what_it_is(kind: &Kind) {
         false => (DescriptorKind::Memfd, "kvshare:a-name-of-31-bytes-at-mostX", true),
     };
     assert_eq!((facts.kind, facts.name.as_deref(), facts.seals.is_some()), (expected, Some(name), seals));
+}
+
+fn a_cache_is_named_after_its_first_tensor(kind: &Kind) {
+    let decoder = Decoder::new(kind);
+    let names: Vec<_> = decoder.memory.iter().map(|memory| Facts::of(memory).expect("facts").name).collect();
+    assert_eq!(names, [Some("kvshare:cache_k_l0..".to_owned())]);
 }
 
 fn a_region_that_is_dropped_is_freed(kind: &Kind) {
