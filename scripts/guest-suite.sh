@@ -37,3 +37,4 @@ least='[1-9]'
 
 run_in_guest kvshare conformance "$@"
 run_in_guest kvshare-tests every_memory_gives_the_same_text "$@"
+run_in_guest kvshare-tests every_memory_is_told_apart "$@"

@@ -6,6 +6,8 @@ pub mod eyes;
 pub mod fetched;
 #[path = "meddler.rs"]
 pub mod meddler;
+#[path = "memory_kinds.rs"]
+pub mod memory_kinds;
 #[path = "scene.rs"]
 pub mod scene;
 #[path = "serving.rs"]
