@@ -1,23 +1,20 @@
 //! Whatever kind of memory the decoder's cache lies in, the shared route, the file route and no handoff give the same greedy
-//! text. It is shown on the kinds that this machine has; with `KVSHARE_ALL_KINDS` set, as `scripts/guest-suite.sh` sets it in
-//! a guest machine, a kind that is missing is a failure.
+//! text, and on a udmabuf the gate is passed. It is shown on the kinds that this machine has, as
+//! [`memory_kinds`](kvshare_tests::memory_kinds) says.
 
-use fake_exporter::memory_kind::MemoryKind;
-use kvshare::memory::Reserve;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use kvshare_tests::memory_kinds::source;
 use kvshare_tests::{Route, Stage};
+use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
 
 fn same_text_by_every_route(kind: &str) {
-    let memory: MemoryKind = kind.parse().expect("a kind of memory");
-    let allocation = memory.source(Reserve::Now).allocate("probe", 4096);
-    let missing = match &allocation {
-        Ok(allocation) => allocation.fallbacks.first().map(ToString::to_string),
-        Err(error) => Some(error.to_string()),
-    };
-    if let Some(reason) = missing {
-        assert!(std::env::var_os("KVSHARE_ALL_KINDS").is_none(), "{kind} may not be left out here: {reason}");
-        return eprintln!("left out: {kind}: {reason}");
+    if source(kind).is_none() {
+        return;
     }
     let stage = Stage::start(PROGRAM, None, &["--ctx-size", "256", "--memory", kind], &[]);
     let tokens = stage.chat_tokens("What is the moon?");
@@ -54,4 +51,26 @@ fn on_a_dma_heap() {
 #[test]
 fn on_a_drm_device() {
     same_text_by_every_route("drm");
+}
+
+#[test]
+fn and_the_gate_is_passed_on_a_udmabuf() {
+    if source("udmabuf").is_none() {
+        return;
+    }
+    let stage = Stage::start(PROGRAM, None, &["--ctx-size", "256", "--memory", "udmabuf"], &[]);
+    let directory = stage.cycle.slot_directory.as_path();
+    let provider = directory.join("provider");
+    std::fs::write(&provider, format!("#!/bin/sh\nexec '{PROGRAM}' reference-provider \"$@\"\n")).unwrap();
+    std::fs::set_permissions(&provider, Permissions::from_mode(0o700)).unwrap();
+    let mut gate = Command::new(PROGRAM);
+    // The lengths that the gate takes by itself are too much for a guest whose processor is emulated.
+    gate.args(["gate", "--json", "--lengths", "24,64,128", "--runs", "1", "--tokens", "12"]);
+    gate.args(["--backend-url", stage.decoder.address(), "--slot-dir"]).arg(directory);
+    gate.arg("--prefill-provider").arg(&provider).arg("--model").arg(&stage.cycle.provider.model);
+    let output = gate.arg("--backend-pid").arg(stage.decoder.id().to_string()).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&output.stderr)));
+    assert!(output.status.success() && report["passed"] == true, "{report:#}");
+    assert_eq!(report["lengths"].as_array().unwrap().len(), 3);
 }

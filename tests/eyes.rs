@@ -10,7 +10,7 @@ use kvshare::fd::{Output, Program};
 use kvshare::header::{Header, ModelIdentity, Params};
 use kvshare::layout::{Geometry, TensorType};
 use kvshare::map::{Access, MapOptions};
-use kvshare::memory::Memfd;
+use kvshare::memory::{Memfd, RegionSource};
 use kvshare::rows::{MappedCache, allocate};
 use serde_json::Value;
 
@@ -88,7 +88,7 @@ pub fn run_with(
     Ended { code: status.code(), stdout, stderr: String::from_utf8(stderr).expect("text on standard error") }
 }
 
-/// A cache in sealed memory, with its header in a file.
+/// A cache in memory, with its header in a file.
 pub struct Cache {
     /// The header.
     pub header: Header,
@@ -98,16 +98,20 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// A cache of `layers` layers of `width` channels and `cells` cells; nothing is written in it.
+    /// A cache of `layers` layers of `width` channels and `cells` cells in a memfd; nothing is written in it.
     ///
     /// # Panics
     /// There is no such cache.
     pub fn new(layers: u32, width: u64, cells: u64, params: Params) -> Self {
+        Self::new_in(&Memfd::new(), layers, width, cells, params)
+    }
+
+    fn new_in(source: &dyn RegionSource, layers: u32, width: u64, cells: u64, params: Params) -> Self {
         let geometry = Geometry::uniform(layers, width, width, cells, params.type_k);
         let geometry = Geometry { type_v: params.type_v, streams: params.n_stream.into(), ..geometry };
         let model = ModelIdentity { name: "tiny".to_owned(), sha256: None };
         let header = Header::describe(&geometry.layout().expect("a layout"), Some(model), Some(params));
-        let descriptors = allocate(&header, &Memfd::new(), "cache").expect("memory");
+        let descriptors = allocate(&header, source, "kvshare").expect("memory");
         let directory = tempfile::tempdir().expect("a directory");
         let cache = Self { header, descriptors, directory };
         std::fs::write(cache.header_path(), cache.header.to_json()).expect("the header is written");
@@ -119,7 +123,15 @@ impl Cache {
     /// # Panics
     /// It cannot be made.
     pub fn small(rows: u64) -> Self {
-        let cache = Self::new(2, 64, 100, Params::plain(100, TensorType::F16));
+        Self::small_in(&Memfd::new(), rows)
+    }
+
+    /// The same in memory of `source`.
+    ///
+    /// # Panics
+    /// It cannot be made.
+    pub fn small_in(source: &dyn RegionSource, rows: u64) -> Self {
+        let cache = Self::new_in(source, 2, 64, 100, Params::plain(100, TensorType::F16));
         cache.fill(rows);
         cache
     }
@@ -131,6 +143,7 @@ impl Cache {
     /// There are not so many.
     pub fn fill(&self, rows: u64) {
         let mut mapped = self.mapped();
+        let access = mapped.begin_cpu_access(Access::ReadWrite).expect("access");
         for layer in mapped.layers().to_vec() {
             for position in 0..rows {
                 let row = |sign: f32| (0..layer.k.width).map(move |c| sign * element(layer.layer, position, c));
@@ -139,6 +152,7 @@ impl Cache {
                 mapped.v_mut(layer.layer).and_then(|mut rows| rows.write_f32(position, &v)).expect("a V row");
             }
         }
+        access.end().expect("the end of the access");
     }
 
     /// The cache mapped for writing.

@@ -34,7 +34,7 @@ fn a_sound_cache_is_described_and_nothing_is_changed() {
     for (field, expected) in [
         ("number", json!(3)),
         ("kind", json!("memfd")),
-        ("name", json!("cache-0")),
+        ("name", json!("kvshare:cache_k_l0..")),
         ("size", json!(size)),
         ("access", json!("read-write")),
         ("seals", json!({"shrink": true, "grow": true, "seal": true, "write": false, "future_write": false})),
@@ -76,7 +76,7 @@ fn descriptors_are_taken_from_another_process() {
     let ended = run(PROGRAM, &arguments, &[]);
     if ended.stderr.is_empty() && ended.code == Some(0) {
         let report = ended.json();
-        assert_eq!(report["descriptors"][0]["name"], "cache-0");
+        assert_eq!(report["descriptors"][0]["name"], "kvshare:cache_k_l0..");
         assert_eq!(report["descriptors"][0]["close_on_exec"], true, "ours closes on exec");
         assert_eq!(tensor(&report, "cache_k_l0")["streams"][0]["written"], 5);
     } else {

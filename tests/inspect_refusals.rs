@@ -119,7 +119,7 @@ fn a_header_that_is_refused_says_why_and_the_descriptors_are_shown_all_the_same(
         let ended = cache.run(PROGRAM, &["inspect", "--json"]);
         let findings = findings(&ended);
         assert!(findings[0].contains(reason), "{reason}: {findings:?}");
-        assert_eq!(ended.json()["descriptors"][0]["name"], "cache-0");
+        assert_eq!(ended.json()["descriptors"][0]["name"], "kvshare:cache_k_l0..");
     }
     std::fs::remove_file(cache.header_path()).unwrap();
     assert!(findings(&cache.run(PROGRAM, &["inspect", "--json"]))[0].contains("header.json"));

@@ -12,6 +12,8 @@ pub mod hostile_peer;
 pub mod meddler;
 #[path = "peers/ours.rs"]
 pub mod our_peer;
+#[path = "memory_kinds.rs"]
+pub mod memory_kinds;
 #[path = "scene.rs"]
 pub mod scene;
 #[path = "serving.rs"]

@@ -74,7 +74,7 @@ fn a_program_gets_the_senders_own_memory_and_nothing_else() {
     let (received, sent) = meeting.hold(&inspect, &send, &cache.borrowed());
     assert_eq!(received.code, Some(0), "{received:?} {sent:?}");
     let report = received.json();
-    assert_eq!(report["descriptors"][0]["name"], "cache-0");
+    assert_eq!(report["descriptors"][0]["name"], "kvshare:cache_k_l0..");
     assert_eq!(report["layout"]["tensors"][0]["streams"][0]["written"], 9);
     let us = json!(std::process::id());
     let holders = report["descriptors"][0]["also_open_in"].as_array().unwrap();

@@ -58,7 +58,7 @@ impl CachePlan {
 
     /// A fresh cache. Its padding has the pattern that shows whether somebody writes past a tensor.
     pub fn allocate(&self, settings: &Settings) -> Result<Cache, DecoderError> {
-        let descriptors = allocate(&self.header, &*settings.memory, "kvshare-cache")?;
+        let descriptors = allocate(&self.header, &*settings.memory, "kvshare")?;
         let mapped = MappedCache::map(&self.header, &descriptors, &self.options)?;
         let mut cache = Cache { descriptors, mapped };
         cache.access(|cache| Ok(cache.fill_padding()?))?;

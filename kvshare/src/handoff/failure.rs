@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::fd::{FdError, SpawnError};
+use crate::map::MapError;
 use crate::provider::ResultLineError;
 
 /// Why a provider gave no cache.
@@ -63,6 +64,9 @@ pub enum ProviderFailure {
         /// What it was given.
         given: usize,
     },
+    /// It is gone, and its device did not write what it was to write.
+    #[error("the provider's device did not fill the cache: {0}")]
+    Device(#[source] MapError),
     /// The system failed while the provider ran.
     #[error("watching the provider failed: {0}")]
     Watch(#[from] FdError),
@@ -78,14 +82,14 @@ impl ProviderFailure {
         }
     }
 
-    /// Whether the provider, or a helper that it started, may still be alive, so that its regions must not be used again.
+    /// Whether the provider, a helper that it started, or its device may still be at work, so that its regions must not be used again.
     pub fn may_still_write(&self) -> bool {
         match self {
             Self::TimedOut { ending, .. } | Self::Cancelled { ending } | Self::Failed { ending, .. } => {
                 matches!(ending, Ending::StillRunning | Ending::HelpersRunning)
             }
             Self::Start(SpawnError::Unwatched { gone, .. }) => !gone,
-            Self::Watch(_) => true,
+            Self::Watch(_) | Self::Device(MapError::DeviceBusy) => true,
             _ => false,
         }
     }

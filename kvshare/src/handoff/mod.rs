@@ -10,6 +10,7 @@
 
 mod cancel;
 mod desk;
+mod device_work;
 mod failure;
 mod file;
 mod known_cache;

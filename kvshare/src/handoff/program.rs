@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use tempfile::NamedTempFile;
 
+use super::device_work::wait_for_writers;
 use super::watch::{Stop, Watched, watch};
 use super::{Cancel, Ending, ProviderFailure, ReceivedShare};
 use crate::fd::{FIRST_INHERITED, Output, Program, SpawnError, check_program, is_bare_name};
+use crate::map::MapError;
 use crate::provider::{ResultLine, format_tokens};
 
 /// A provider as a proxy knows it: which program, for which model, under which limit.
@@ -77,7 +79,7 @@ impl ProviderProgram {
     }
 
     /// Runs the provider on `tokens` in `directory`, the slot directory, and waits until it and its process group are
-    /// gone. The files it reads lie there meanwhile; `log` gets every line of its standard error.
+    /// gone, and until its device has written what it was still writing then. The files it reads lie there meanwhile; `log` gets every line of its standard error.
     ///
     /// # Errors
     /// [`ProviderFailure`] says what went wrong, and whether anything may have been written or still be.
@@ -99,7 +101,16 @@ impl ProviderProgram {
         let program = self.command(&token_file, layout_file.as_ref(), destination)?.current_dir(directory);
         let mut child = program.stdout(Output::Pipe).stderr(Output::Pipe).spawn()?;
         let watched = watch(&mut child, deadline, cancel, log)?;
+        let written = match destination {
+            Destination::File { .. } => Ok(()),
+            Destination::Shared(share) => wait_for_writers(&share.descriptors, deadline),
+        };
+        if let Err(MapError::DeviceBusy) = written {
+            // Whatever else went wrong, this is what keeps the cells from being used again.
+            return Err(ProviderFailure::Device(MapError::DeviceBusy));
+        }
         let result = self.judge(watched, tokens.len())?;
+        written.map_err(ProviderFailure::Device)?;
         Ok(ProviderReport { result, wall: started.elapsed() })
     }
 

@@ -1,5 +1,6 @@
 //! The line of JSON that a provider ends its standard output with.
 
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 
 /// What a provider reports: the last line of its standard output.
@@ -23,6 +24,12 @@ pub struct ResultLine {
     pub prefill_ms: Option<f64>,
 }
 
+/// What a provider may say of work that its device has not finished.
+#[derive(Deserialize)]
+struct UnfinishedWork {
+    fence_fd: Option<IgnoredAny>,
+}
+
 /// A last line that is no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the provider's last line {line:?} is no result such as {{\"n_tokens\": 21, \"argmax\": 477}}: {problem}")]
@@ -43,6 +50,11 @@ impl std::str::FromStr for ResultLine {
             return Err(refuse("it is no JSON object".to_owned()));
         }
         let result: Self = serde_json::from_str(line).map_err(|error| refuse(error.to_string()))?;
+        // To pass over it would be to hand on rows that are not written yet.
+        if serde_json::from_str::<UnfinishedWork>(line).is_ok_and(|work| work.fence_fd.is_some()) {
+            let remedy = "attach the fence to the regions, which keep it (DMA_BUF_IOCTL_IMPORT_SYNC_FILE)";
+            return Err(refuse(format!("fence_fd is closed when the provider has exited; {remedy}")));
+        }
         match result.prefill_ms {
             Some(time) if time < 0.0 => Err(refuse("prefill_ms is negative".to_owned())),
             _ => Ok(result),

@@ -82,6 +82,16 @@ fn a_result_line_has_a_count_and_an_argmax() {
 }
 
 #[test]
+fn a_fence_that_ends_with_its_provider_is_refused_and_not_passed_over() {
+    let with = |fence: &str| format!(r#"{{"n_tokens": 2, "argmax": 7, "fence_fd": {fence}}}"#).parse::<ResultLine>();
+    assert!(with("null").is_ok());
+    for fence in ["5", "-1", "\"sync_file\""] {
+        let words = with(fence).unwrap_err().to_string();
+        assert!(words.contains("attach the fence to the regions"), "{words}");
+    }
+}
+
+#[test]
 fn a_header_of_regions_alone_is_completed_by_trying_what_fits() {
     for (tensor_type, cells) in [(TensorType::F16, 2048), (TensorType::F32, 100), (TensorType::Q8_0, 300)] {
         let layout = Geometry::uniform(8, 64, 64, cells, tensor_type).layout().unwrap();

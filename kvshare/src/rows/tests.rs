@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::header::{Header, HeaderError, Params};
-use crate::layout::{ALIGNMENT, Geometry, LayerWidths, LayoutError, RecurrentWidths, TensorType};
+use crate::layout::{ALIGNMENT, Geometry, LayerWidths, LayoutError, PlacedTensor, RecurrentWidths, Tensor, TensorType};
 use crate::map::{Access, Guard, MapOptions};
 use crate::memory::Memfd;
 use crate::state_file::{CacheSource as _, CopyError, Half, ReadOptions, Run, Slot, StateFile, StateFileError};
@@ -119,6 +119,26 @@ fn memory_is_allocated_by_descriptor_and_not_by_region() {
         header.regions[0].fd = fd;
         header.regions[1].fd = fd;
         assert!(matches!(allocate(&header, &Memfd::new(), "rows-test"), Err(RowsError::Header(_))), "{fd}");
+    }
+}
+
+#[test]
+fn memory_is_named_after_whose_it_is_and_its_first_tensor() {
+    let layout = geometry(TensorType::F16, 4, 1).layout().unwrap();
+    let whole = Header::describe(&layout, None, None);
+    let [first, second] = [0, 1].map(|index| whole.tensors[index].clone());
+    let with = |tensors: Vec<_>| Header { tensors, ..whole.clone() };
+    let odd_name = Tensor::new("cache_k\n\0_l2", TensorType::F16, &first.tensor.ne()).unwrap();
+    let table = [
+        (whole.clone(), "owner:cache_k_l2.."),
+        (with(vec![second.clone(), first.clone()]), "owner:cache_k_l2.."),
+        (with(vec![second]), "owner:cache_v_l2"),
+        (with(vec![PlacedTensor { tensor: odd_name, ..first }]), "owner:cache_k_l2"),
+        (with(Vec::new()), "owner:0"),
+    ];
+    for (header, expected) in table {
+        let memory = allocate(&header, &Memfd::new(), "owner").unwrap();
+        assert_eq!(crate::fd::Facts::of(&memory[0]).unwrap().name.as_deref(), Some(expected));
     }
 }
 

@@ -4,6 +4,8 @@
 //! Kinds that the machine lacks are left out, and named. `scripts/guest-suite.sh` runs all of them in a guest machine, with
 //! `KVSHARE_ALL_KINDS=1`, which makes a missing kind a failure.
 
+mod decoder;
+mod device_work;
 mod dma_buf;
 mod dma_heap;
 mod drm_card;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let trials = kinds.iter().flat_map(|kind| {
         let of_all = trials(kind.name, promises::PROMISES, kind);
         let of_dma_bufs = if kind.is_dma_buf() { dma_buf::PROMISES } else { &[] };
+        let of_device = if kind.name == "drm" { device_work::PROMISES } else { &[] };
         let of_kind = match kind.name {
             "memfd" => dma_buf::NOT_FOR_MEMFDS,
             "udmabuf" => udmabuf::PROMISES,
@@ -43,7 +46,10 @@ fn main() -> ExitCode {
             "drm" => drm_card::PROMISES,
             _ => &[],
         };
-        of_all.chain(trials(kind.name, of_dma_bufs, kind)).chain(trials(kind.name, of_kind, kind))
+        of_all
+            .chain(trials(kind.name, of_dma_bufs, kind))
+            .chain(trials(kind.name, of_kind, kind))
+            .chain(trials(kind.name, of_device, kind))
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }

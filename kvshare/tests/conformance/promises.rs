@@ -1,21 +1,18 @@
 //! What every kind of memory promises.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use kvshare::fd::{Facts, Kind as DescriptorKind, OpenMode};
-use kvshare::handoff::{Cancel, Destination, Ending, ProviderFailure, ReceivedShare, ShareDesk};
-use kvshare::header::{Header, Params};
-use kvshare::layout::{Geometry, TensorType};
+use kvshare::handoff::{Cancel, Ending, ProviderFailure};
 use kvshare::map::{Access, Extent, Guard, MapError, MapOptions, MappedRegion};
 use kvshare::memory::MemoryError;
-use kvshare::rows::{self, MappedCache};
-use kvshare::wire::connect;
-use tempfile::TempDir;
+use kvshare::rows::MappedCache;
 
 use crate::Promise;
+use crate::decoder::Decoder;
 use crate::kinds::Kind;
-use crate::roles::{self, LAYERS, SURVIVED, WIDTH};
+use crate::roles::{self, CELLS, SURVIVED, WIDTH};
 use crate::system;
 
 pub const PROMISES: &[Promise] = &[
@@ -29,6 +26,7 @@ pub const PROMISES: &[Promise] = &[
     ("a_region_past_the_end_is_refused", a_region_past_the_end_is_refused),
     ("sizes_and_names_that_cannot_be_are_refused", sizes_and_names_that_cannot_be_are_refused),
     ("a_descriptor_tells_what_it_is", a_descriptor_tells_what_it_is),
+    ("a_cache_is_named_after_its_first_tensor", a_cache_is_named_after_its_first_tensor),
     ("a_region_that_is_dropped_is_freed", a_region_that_is_dropped_is_freed),
     ("cpu_access_begins_and_ends_in_any_order", cpu_access_begins_and_ends_in_any_order),
 ];
@@ -39,82 +37,6 @@ pub const READ_WRITE: MapOptions = MapOptions {
     unsealed: kvshare::map::Unsealed::Refuse,
     transparent_huge: false,
 };
-const CELLS: u32 = 32;
-
-/// A decoder with a cache in memory of this kind, and a slot directory.
-struct Decoder {
-    header: Header,
-    memory: Vec<OwnedFd>,
-    directory: TempDir,
-}
-
-impl Decoder {
-    fn new(kind: &Kind) -> Self {
-        let geometry = Geometry::uniform(LAYERS, WIDTH, WIDTH, CELLS.into(), TensorType::F32);
-        let layout = geometry.layout().expect("a layout");
-        let header = Header::describe(&layout, None, Some(Params::plain(CELLS, TensorType::F32)));
-        let memory = rows::allocate(&header, &*kind.source, "conformance").expect("memory");
-        let directory = tempfile::Builder::new().permissions(mode_0700()).tempdir().expect("a directory");
-        Self { header, memory, directory }
-    }
-
-    /// Sends the header and the memory through a socket, as a decoder and a proxy do.
-    fn share(&self) -> ReceivedShare {
-        let desk = ShareDesk::open(self.directory.path()).expect("a desk");
-        let path = desk.path().to_owned();
-        let descriptors: Vec<_> = self.memory.iter().map(|memory| memory.as_fd()).collect();
-        std::thread::scope(|scope| {
-            let text = self.header.to_json();
-            let descriptors = &descriptors;
-            scope
-                .spawn(move || connect(&path, soon()).expect("a peer").send(&text, descriptors, soon()).expect("sent"));
-            desk.receive(soon(), Duration::from_secs(60), &Cancel::new().expect("a descriptor")).expect("a share")
-        })
-    }
-
-    fn run(&self, role: &str, tokens: &[i32], cancel: Option<&Cancel>) -> Result<(), ProviderFailure> {
-        let share = self.share();
-        let program = roles::provider(role);
-        let log = &mut |line: &str| println!("provider: {line}");
-        program.run(tokens, Destination::Shared(&share), self.directory.path(), cancel, log).map(|_| ())
-    }
-
-    /// All K and V rows, as the decoder reads them.
-    fn rows(&self) -> Vec<Vec<f32>> {
-        let cache = MappedCache::map(&self.header, &self.memory, &MapOptions::default()).expect("a mapping");
-        let access = cache.begin_cpu_access(Access::ReadOnly).expect("access");
-        let mut rows = Vec::new();
-        for layer in 0..LAYERS {
-            for plane in [cache.k(layer).expect("a layer"), cache.v(layer).expect("a layer")] {
-                for position in 0..CELLS.into() {
-                    let mut row = vec![0.0; WIDTH as usize];
-                    plane.read_f32(position, &mut row).expect("a row");
-                    rows.push(row);
-                }
-            }
-        }
-        access.end().expect("the end of the access");
-        rows
-    }
-
-    /// What the rows are after a provider did well.
-    fn expected(tokens: &[i32]) -> Vec<Vec<f32>> {
-        let row = |layer, position| match position < tokens.len() as u64 {
-            true => roles::row(layer, position, tokens),
-            false => vec![0.0; WIDTH as usize],
-        };
-        let plane = |layer| (0..CELLS.into()).map(move |position| row(layer, position));
-        (0..LAYERS).flat_map(|layer| plane(layer).chain(plane(layer))).collect()
-    }
-}
-
-fn mode_0700() -> std::fs::Permissions {
-    std::os::unix::fs::PermissionsExt::from_mode(0o700)
-}
-
-fn soon() -> Instant {
-    Instant::now() + Duration::from_secs(60)
-}
 
 fn whole(size: u64) -> Extent {
     Extent { offset: 0, size }
@@ -136,9 +58,7 @@ fn a_provider_that_is_stopped_writes_no_more(kind: &Kind) {
     let cancel = Cancel::new().expect("a descriptor");
     let failure = std::thread::scope(|scope| {
         scope.spawn(|| {
-            while decoder.rows().concat().iter().all(|&value| value == 0.0) {
-                std::thread::yield_now();
-            }
+            decoder.wait_for_a_row();
             cancel.cancel();
         });
         decoder.run("endless", &[1, 2, 3], Some(&cancel)).expect_err("it never ends by itself")
@@ -255,6 +175,12 @@ fn a_descriptor_tells_what_it_is(kind: &Kind) {
         false => (DescriptorKind::Memfd, "kvshare:a-name-of-31-bytes-at-mostX", true),
     };
     assert_eq!((facts.kind, facts.name.as_deref(), facts.seals.is_some()), (expected, Some(name), seals));
+}
+
+fn a_cache_is_named_after_its_first_tensor(kind: &Kind) {
+    let decoder = Decoder::new(kind);
+    let names: Vec<_> = decoder.memory.iter().map(|memory| Facts::of(memory).expect("facts").name).collect();
+    assert_eq!(names, [Some("kvshare:cache_k_l0..".to_owned())]);
 }
 
 fn a_region_that_is_dropped_is_freed(kind: &Kind) {

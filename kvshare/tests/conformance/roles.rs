@@ -18,6 +18,11 @@ const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../fake-exporter/model
 pub const LAYERS: u32 = 8;
 pub const WIDTH: u64 = 64;
 
+pub const CELLS: u64 = 32;
+
+/// What a lingering provider waits for in the last K row of layer 0.
+pub const LEAVE: [f32; WIDTH as usize] = [0.5; WIDTH as usize];
+
 /// How a process ends that strays and survives it.
 pub const SURVIVED: i32 = 42;
 
@@ -29,6 +34,15 @@ pub fn play() -> Option<ExitCode> {
             loop {
                 fill(job.cache, job.tokens)?;
             }
+        }),
+        "lingering" => provider::run(|job| {
+            fill(job.cache, job.tokens)?;
+            let mut last = vec![0.0; WIDTH as usize];
+            while last != LEAVE {
+                std::thread::yield_now();
+                job.cache.k(0)?.read_f32(CELLS - 1, &mut last)?;
+            }
+            Ok::<_, RowsError>(0)
         }),
         "dying" => provider::run(|job| -> Result<i32, RowsError> {
             job.cache.k_mut(0)?.write_f32(0, &row(0, 0, job.tokens))?;
