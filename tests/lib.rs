@@ -10,10 +10,10 @@ pub mod fetched;
 pub mod hostile_peer;
 #[path = "meddler.rs"]
 pub mod meddler;
-#[path = "peers/ours.rs"]
-pub mod our_peer;
 #[path = "memory_kinds.rs"]
 pub mod memory_kinds;
+#[path = "peers/ours.rs"]
+pub mod our_peer;
 #[path = "scene.rs"]
 pub mod scene;
 #[path = "serving.rs"]
