@@ -57,7 +57,9 @@ def decode(path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.connect(path)
         sent = socket.send_fds(connection, [message], [memory])
-        connection.sendall(message[sent:])
+        # Not of nothing: that is a send too, and fails where the receiver has all it wants and has hung up.
+        if sent < len(message):
+            connection.sendall(message[sent:])
     cells = mmap.mmap(memory, 2 * PAGE, mmap.MAP_SHARED)
     for line in sys.stdin:
         wanted = [
