@@ -18,12 +18,13 @@
 # Exit status besides PROGRAM's: 124 it took too long, 125 the guest ended without PROGRAM's status (the end of its console
 # follows on standard error), 126 the guest could not be set up.
 #
-# Kernel and busybox are fetched once, from Debian's archive, to ~/.cache/kvshare-guest (or $KVSHARE_GUEST_CACHE). QEMU is
-# installed if it is missing, and only if no installed package would have to go for it. KVSHARE_GUEST_ACCEL is QEMU's
-# accelerator, tcg,thread=multi unless set (kvm is faster where the machine grants it).
+# Kernel, busybox, and QEMU if the machine has none are fetched once, from Debian's archive, to ~/.cache/kvshare-guest (or
+# $KVSHARE_GUEST_CACHE); nothing is installed. KVSHARE_GUEST_ACCEL is QEMU's accelerator, tcg,thread=multi unless set (kvm is
+# faster where the machine grants it).
 set -euo pipefail
 
 cache=${KVSHARE_GUEST_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/kvshare-guest}/v1
+qemu_files=$(dirname "$cache")/qemu
 modules=(drm drm_kms_helper drm_shmem_helper vgem netfs 9pnet 9pnet_virtio 9p)
 
 say() { printf 'run-in-guest: %s\n' "$*" >&2; }
@@ -34,30 +35,32 @@ fail() {
 
 # ---- What the host needs, once
 
-install_qemu() {
+# Debian's QEMU with what it needs beyond what is installed, unpacked beside the kernel and not installed: where another
+# version of one of QEMU's packages is there (qemu-utils from the backports, say), apt would have to remove that.
+fetch_qemu() {
   [[ $(dpkg --print-architecture 2>/dev/null) == amd64 ]] || fail "an amd64 machine with Debian or one of its kin is needed"
-  ((EUID == 0)) || fail "qemu-system-x86_64 is missing; install the package qemu-system-x86, or run this once as root"
-  say "installing qemu-system-x86"
-  apt-get update -qq || say "the package lists could not be renewed; trying with those that are here"
-  # An installed package of QEMU's of another version (qemu-utils, say) would be removed. Naming it beside the new one has
-  # apt bring both to one version instead.
-  local wanted=(qemu-system-x86) removed
-  removed=$(packages_removed_by "${wanted[@]}")
-  if [[ -n $removed ]]; then
-    mapfile -t -O 1 wanted <<<"$removed"
-    removed=$(packages_removed_by "${wanted[@]}")
-  fi
-  [[ -z $removed ]] ||
-    fail "installing qemu-system-x86 would remove ${removed//$'\n'/, }; install it by hand if that is acceptable"
-  DEBIAN_FRONTEND=noninteractive apt-get install -qq --yes --no-install-recommends --no-remove "${wanted[@]}" >&2 ||
-    fail "qemu-system-x86 could not be installed"
+  local unpacking=$qemu_files.part packages package
+  say "fetching qemu-system-x86 to $qemu_files"
+  ((EUID != 0)) || apt-get update -qq || say "the package lists could not be renewed; trying with those that are here"
+  mapfile -t packages < <(apt-get --simulate --quiet --no-install-recommends install qemu-system-x86 | awk '$1 == "Inst" { print $2 }')
+  ((${#packages[@]} > 0)) || fail "apt knows no qemu-system-x86; are the package lists there (apt-get update)?"
+  rm -rf "$unpacking"
+  mkdir -p "$unpacking/packages"
+  (cd "$unpacking/packages" && apt-get download -qq -o APT::Sandbox::User=root "${packages[@]}" >&2) ||
+    fail "QEMU's packages could not be downloaded; renew the package lists (apt-get update) and try again"
+  for package in "$unpacking"/packages/*.deb; do dpkg-deb --extract "$package" "$unpacking"; done
+  rm -rf "$unpacking/packages" "$qemu_files"
+  mv "$unpacking" "$qemu_files"
 }
 
-packages_removed_by() {
-  local plan
-  plan=$(apt-get --simulate --quiet --no-install-recommends install "$@") ||
-    fail "apt-get cannot install $*: is Debian's archive within reach?"
-  awk '$1 == "Remv" { print $2 }' <<<"$plan"
+# The machine's own QEMU, else the unpacked one, with its libraries and its firmware.
+qemu_system() {
+  if command -v qemu-system-x86_64 >/dev/null; then
+    exec qemu-system-x86_64 "$@"
+  fi
+  local libraries=$qemu_files/usr/lib/x86_64-linux-gnu
+  export LD_LIBRARY_PATH="$libraries:$qemu_files/lib/x86_64-linux-gnu:$libraries/pulseaudio"
+  exec "$qemu_files/usr/bin/qemu-system-x86_64" -L "$qemu_files/usr/share/qemu" -L "$qemu_files/usr/share/seabios" "$@"
 }
 
 # The package with Debian's kernel: 6.12 by name where a release has it beside an older one, else the release's own.
@@ -122,7 +125,7 @@ set_up_host() {
   # Several runs may start at once on a bare machine; one sets it up.
   exec 9>"$cache.lock"
   flock 9
-  command -v qemu-system-x86_64 >/dev/null || install_qemu
+  command -v qemu-system-x86_64 >/dev/null || [[ -d $qemu_files ]] || fetch_qemu
   [[ -s $cache/base.cpio ]] || fetch_guest
   exec 9>&-
 }
@@ -225,7 +228,9 @@ cat "$work/out" &
 readers=($!)
 cat "$work/err" >&2 &
 readers+=($!)
-timeout --kill-after 5 "$limit" qemu-system-x86_64 \
+export -f qemu_system
+export qemu_files
+timeout --kill-after 5 "$limit" bash -c 'qemu_system "$@"' qemu \
   -M q35 -accel "${KVSHARE_GUEST_ACCEL:-tcg,thread=multi}" -cpu max -smp "$processors" -m "$memory" \
   -nodefaults -no-user-config -display none -monitor none -no-reboot \
   -kernel "$cache/vmlinuz" -initrd "$work/initrd" \
