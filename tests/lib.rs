@@ -67,7 +67,7 @@ impl Stage {
         let decoder = DecoderProcess::start(program.as_ref(), arguments).expect("the decoder starts");
         let mut reference = ProviderProgram::new(program, model);
         reference.leading_arguments = ["reference-provider"].iter().chain(provider).map(Into::into).collect();
-        let client = DecoderClient::new(decoder.address()).expect("an HTTP client");
+        let client = DecoderClient::new(decoder.address());
         let cycle = Cycle { decoder: client, provider: reference, slot_directory: directory.path().to_owned() };
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         Self { cycle, decoder, runtime: runtime.expect("a runtime"), directory }

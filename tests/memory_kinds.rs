@@ -1,5 +1,7 @@
 //! The kinds of memory that tests go over, and which of them this machine has.
 
+use std::io::Write as _;
+
 use fake_exporter::memory_kind::MemoryKind;
 use kvshare::layout::ALIGNMENT;
 use kvshare::memory::{RegionSource, Reserve};
@@ -17,6 +19,7 @@ pub fn source(kind: &str) -> Option<Box<dyn RegionSource + Send + Sync>> {
     };
     let Some(reason) = missing else { return Some(source) };
     assert!(std::env::var_os("KVSHARE_ALL_KINDS").is_none(), "{kind} may not be left out here: {reason}");
-    eprintln!("left out: {kind}: {reason}");
+    // Not eprintln: the test harness keeps that to itself.
+    writeln!(std::io::stderr(), "left out: {kind}: {reason}").expect("standard error is open");
     None
 }

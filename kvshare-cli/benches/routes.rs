@@ -111,7 +111,7 @@ fn main() {
     let mut provider = ProviderProgram::new(env!("CARGO_BIN_EXE_kvshare-cli"), "checker");
     provider.leading_arguments = ["reference-provider"].iter().chain(&PROVIDER).map(Into::into).collect();
     let url = format!("http://{}", decoder.address);
-    let client = DecoderClient::new(&url).expect("a client");
+    let client = DecoderClient::new(&url);
     let cycle = Cycle { decoder: client, provider, slot_directory: directory.path().to_owned() };
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");

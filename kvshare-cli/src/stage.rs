@@ -71,7 +71,7 @@ impl Stage {
 
     /// The cycle between `decoder` and `provider`.
     pub(crate) fn cycle(&self, decoder: &DecoderProcess, provider: ProviderProgram) -> Result<Cycle, Failure> {
-        let decoder = DecoderClient::new(decoder.address()).map_err(Failure::new)?;
+        let decoder = DecoderClient::new(decoder.address());
         Ok(Cycle { decoder, provider, slot_directory: self.slot_directory.path().to_owned() })
     }
 

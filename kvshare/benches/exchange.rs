@@ -8,7 +8,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use kvshare::handoff::ReceivedShare;
+use kvshare::handoff::{KnownHeader, ReceivedShare};
 use kvshare::header::{Header, Params};
 use kvshare::layout::{Geometry, TensorType};
 use kvshare::map::Unsealed;
@@ -20,6 +20,8 @@ use paired::{Way, compare, stay_on_one_core};
 
 struct Decoder {
     header: Vec<u8>,
+    /// The receiver knows it from the first exchange on.
+    known: KnownHeader,
     memory: Vec<OwnedFd>,
     ledger: Ledger,
     tokens: Vec<i32>,
@@ -33,6 +35,7 @@ impl Decoder {
         let header = Header::describe(&layout, None, Some(Params::plain(cells as u32, TensorType::F16)));
         Self {
             header: header.to_json(),
+            known: KnownHeader::default(),
             memory: allocate(&header, &Memfd::new().reserve(Reserve::OnTouch), "bench").expect("memory"),
             ledger: Ledger::new(1, Duration::from_secs(600)),
             tokens: Vec::new(),
@@ -46,7 +49,7 @@ impl Decoder {
         send(ours, &self.header, &descriptors, deadline).expect("sent");
 
         let message = receive(theirs, &Limits::default(), deadline).expect("received");
-        black_box(ReceivedShare::check(message, Unsealed::Refuse).expect("a share"));
+        black_box(ReceivedShare::check(message, Unsealed::Refuse, &self.known).expect("a share"));
 
         let share = self.ledger.recognize(0, Some(number), Instant::now()).expect("recognized");
         self.ledger.adopt(share, Instant::now()).expect("adopted");

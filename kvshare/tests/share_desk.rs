@@ -73,7 +73,7 @@ fn a_share_arrives_whole_and_its_header_as_it_was_sent() {
     bytes.extend(b"\n ");
     let also = bytes.clone();
     let share = received(move |path| send(path, &also, &[memory("desk-whole", 131_072).as_fd()])).unwrap();
-    assert_eq!(share.header, sent);
+    assert_eq!(*share.header, sent);
     assert_eq!(share.header_bytes, bytes);
     assert_eq!(share.descriptors.len(), 1);
     assert_eq!(open_descriptors_named("desk-whole"), 1);

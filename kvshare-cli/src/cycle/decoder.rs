@@ -2,22 +2,25 @@
 
 use std::time::Duration;
 
-use reqwest::StatusCode;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use axum::http::{HeaderValue, Method, StatusCode};
+use kvshare::handoff::KnownHeader;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
+
+use super::caller::{CallError, Caller};
 
 /// Why a call to the decoder gave nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DecoderError {
     /// The call did not go through.
-    #[error("the decoder did not answer {call}: {}", with_causes(source))]
+    #[error("the decoder did not answer {call}: {source}")]
     Call {
         /// The path called.
         call: String,
         /// What went wrong.
-        source: reqwest::Error,
+        source: CallError,
     },
     /// The decoder refused.
     #[error("the decoder answered {call} with {status}: {message}")]
@@ -55,6 +58,28 @@ impl DecoderError {
             }
             _ => false,
         }
+    }
+}
+
+/// The request for adopting a prompt's cells. Writing many thousand ids takes longer than sending them, and can be done
+/// while the provider runs.
+#[derive(Clone, Debug)]
+pub struct PreparedAdopt(Vec<u8>);
+
+impl PreparedAdopt {
+    /// The request for the cells of `tokens` in this share.
+    pub fn new(tokens: &[i32], share_id: u64) -> Self {
+        // Not as a `Value`: that takes four times as long.
+        let mut body = format!("{{\"share_id\":{share_id},\"leave_one_token\":true,\"tokens\":[").into_bytes();
+        let mut digits = itoa::Buffer::new();
+        for (index, token) in tokens.iter().enumerate() {
+            if index > 0 {
+                body.push(b',');
+            }
+            body.extend_from_slice(digits.format(*token).as_bytes());
+        }
+        body.extend_from_slice(b"]}");
+        Self(body)
     }
 }
 
@@ -111,23 +136,24 @@ struct TemplateAnswer {
 /// A decoder at an address.
 #[derive(Clone, Debug)]
 pub struct DecoderClient {
-    http: reqwest::Client,
-    base: String,
+    caller: Caller,
+    known_header: KnownHeader,
 }
 
 impl DecoderClient {
-    /// The decoder at `base`, such as `http://127.0.0.1:8080`.
-    ///
-    /// # Errors
-    /// The HTTP client cannot be set up.
-    pub fn new(base: &str) -> Result<Self, reqwest::Error> {
-        let http = reqwest::Client::builder().no_proxy().connect_timeout(Duration::from_secs(5)).build()?;
-        Ok(Self { http, base: base.trim_end_matches('/').to_owned() })
+    /// The decoder at `base`, such as `http://127.0.0.1:8080`, which may take as long as it likes to answer.
+    pub fn new(base: &str) -> Self {
+        Self { caller: Caller::new(base, None, None), known_header: KnownHeader::default() }
     }
 
-    /// The decoder at `base`, called with `http`, which says how long to wait and which key to send.
-    pub fn with_client(http: reqwest::Client, base: &str) -> Self {
-        Self { http, base: base.trim_end_matches('/').to_owned() }
+    /// The decoder at `base`, which gets `authorization` with each call and `limit` to answer it.
+    pub fn with_limit(base: &str, authorization: Option<HeaderValue>, limit: Duration) -> Self {
+        Self { caller: Caller::new(base, authorization, Some(limit)), known_header: KnownHeader::default() }
+    }
+
+    /// The header of its last share.
+    pub(super) fn known_header(&self) -> &KnownHeader {
+        &self.known_header
     }
 
     /// The prompt text of a chat completion's request, of which every field may matter to the template.
@@ -135,10 +161,7 @@ impl DecoderClient {
     /// # Errors
     /// As for [`apply_template`](Self::apply_template).
     pub async fn apply_template_to(&self, request: Vec<u8>) -> Result<String, DecoderError> {
-        Ok(self
-            .send::<TemplateAnswer>("/apply-template", self.http.post(self.at("/apply-template")).body(request))
-            .await?
-            .prompt)
+        Ok(self.send::<TemplateAnswer>(Method::POST, "/apply-template", request).await?.prompt)
     }
 
     /// What the decoder says about itself.
@@ -146,7 +169,7 @@ impl DecoderClient {
     /// # Errors
     /// As for [`apply_template`](Self::apply_template).
     pub async fn props(&self) -> Result<Props, DecoderError> {
-        self.send("/props", self.http.get(self.at("/props"))).await
+        self.send(Method::GET, "/props", Vec::new()).await
     }
 
     /// The prompt text of one user message, by the model's chat template.
@@ -188,15 +211,15 @@ impl DecoderClient {
     /// # Errors
     /// As for [`apply_template`](Self::apply_template).
     pub async fn adopt(&self, tokens: &[i32], share_id: u64) -> Result<(), DecoderError> {
-        // Written as it is read: a `Value` of many thousand ids takes four times as long to make and to print.
-        #[derive(Serialize)]
-        struct Ask<'a> {
-            tokens: &'a [i32],
-            share_id: u64,
-            leave_one_token: bool,
-        }
-        let body = Ask { tokens, share_id, leave_one_token: true };
-        self.post::<Value>("/slots/0?action=adopt", body).await.map(drop)
+        self.adopt_prepared(PreparedAdopt::new(tokens, share_id)).await
+    }
+
+    /// As [`adopt`](Self::adopt), for one who had time to prepare it.
+    ///
+    /// # Errors
+    /// As for [`apply_template`](Self::apply_template).
+    pub async fn adopt_prepared(&self, PreparedAdopt(body): PreparedAdopt) -> Result<(), DecoderError> {
+        self.send::<IgnoredAny>(Method::POST, "/slots/0?action=adopt", body).await.map(drop)
     }
 
     /// Has the decoder read a state file of its slot directory.
@@ -237,7 +260,7 @@ impl DecoderClient {
     /// # Errors
     /// As for [`apply_template`](Self::apply_template).
     pub async fn erase(&self) -> Result<(), DecoderError> {
-        self.post::<Value>("/slots/0?action=erase", json!({})).await.map(drop)
+        self.post::<IgnoredAny>("/slots/0?action=erase", json!({})).await.map(drop)
     }
 
     /// Completes a prompt of tokens greedily, with at most `n_predict` more.
@@ -251,19 +274,13 @@ impl DecoderClient {
         self.post("/completion", body).await
     }
 
-    async fn post<A: DeserializeOwned>(&self, path: &str, body: impl Serialize) -> Result<A, DecoderError> {
-        self.send(path, self.http.post(self.at(path)).json(&body)).await
+    async fn post<A: DeserializeOwned>(&self, path: &str, body: Value) -> Result<A, DecoderError> {
+        self.send(Method::POST, path, body.to_string().into_bytes()).await
     }
 
-    fn at(&self, path: &str) -> String {
-        format!("{}{path}", self.base)
-    }
-
-    async fn send<A: DeserializeOwned>(&self, path: &str, call: reqwest::RequestBuilder) -> Result<A, DecoderError> {
+    async fn send<A: DeserializeOwned>(&self, method: Method, path: &str, body: Vec<u8>) -> Result<A, DecoderError> {
         let failed = |source| DecoderError::Call { call: path.to_owned(), source };
-        let answer = call.send().await.map_err(failed)?;
-        let status = answer.status();
-        let bytes = answer.bytes().await.map_err(failed)?;
+        let (status, bytes) = self.caller.call(method, path, body).await.map_err(failed)?;
         if !status.is_success() {
             return Err(DecoderError::Refused { call: path.to_owned(), status, message: message_in(&bytes) });
         }
@@ -278,15 +295,4 @@ fn message_in(body: &[u8]) -> String {
         Some(message) => message.to_owned(),
         None => String::from_utf8_lossy(body).chars().take(200).collect(),
     }
-}
-
-/// An error with its causes: reqwest's own words leave out what matters.
-pub(crate) fn with_causes(error: &reqwest::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        words = format!("{words}: {error}");
-        cause = error.source();
-    }
-    words
 }

@@ -64,7 +64,7 @@ impl LeaseError {
 /// # Errors
 /// [`LeaseError`]; every descriptor that came is closed.
 pub async fn lease(decoder: &DecoderClient, directory: &Path, limit: Duration) -> Result<Lease, LeaseError> {
-    let desk = ShareDesk::open(directory)?;
+    let desk = ShareDesk::open(directory)?.known(decoder.known_header());
     let path = desk.path().to_string_lossy().into_owned();
     // The answer is waited for until `limit`, and the delivery from then on; a wait of the desk's own would outrun both.
     let connect_by = Instant::now() + limit + 2 * DELIVERY_LIMIT;

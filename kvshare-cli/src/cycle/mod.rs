@@ -3,6 +3,7 @@
 //! [`lease`], [`cancellable`] and [`restore`] are the steps, which the proxy takes with its locks and counts in between;
 //! [`Cycle`] takes them one after the other.
 
+mod caller;
 mod cancellable;
 mod decoder;
 mod handoff;
@@ -10,9 +11,10 @@ mod lease;
 mod place;
 mod restore;
 
+pub use caller::CallError;
+pub(crate) use caller::with_causes;
 pub use cancellable::cancellable;
-pub(crate) use decoder::with_causes;
-pub use decoder::{Completion, DecoderClient, DecoderError, DefaultSettings, Props, Restored, Timings};
+pub use decoder::{Completion, DecoderClient, DecoderError, DefaultSettings, PreparedAdopt, Props, Restored, Timings};
 pub use handoff::{Cycle, CycleError, FileHandoff, SharedHandoff};
 pub use lease::{Lease, LeaseError, lease};
 pub use place::Place;

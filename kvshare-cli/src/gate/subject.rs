@@ -57,11 +57,7 @@ impl Subject {
         provider.environment = vec![("ONEBIT_HYBRID_BACKEND_URL".into(), url.clone().into())];
         let cycle = match &started {
             Some(decoder) => stage.cycle(decoder, provider)?,
-            None => Cycle {
-                decoder: DecoderClient::new(&url).map_err(Failure::new)?,
-                provider,
-                slot_directory: slot_directory(arguments)?,
-            },
+            None => Cycle { decoder: DecoderClient::new(&url), provider, slot_directory: slot_directory(arguments)? },
         };
         let decoder_id = started.as_ref().map_or(arguments.backend_pid, |decoder| Some(decoder.id()));
         let names = Names { decoder: decoder_name, provider: provider_name, model: model_name };

@@ -39,7 +39,7 @@ pub(super) fn prepare(arguments: &RunProviderArguments, model: &Path, tokens: u6
         false => allocate(&header, &Memfd::new(), "kvshare-cache").map_err(Failure::new)?,
     };
     header.check_descriptors(&fd::sizes(&descriptors).map_err(Failure::new)?).map_err(Failure::new)?;
-    let share = ReceivedShare { header, header_bytes, descriptors };
+    let share = ReceivedShare { header: header.into(), header_bytes, descriptors };
 
     let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
     let mut cache = MappedCache::map(&share.header, &share.descriptors, &options).map_err(Failure::new)?;

@@ -10,6 +10,7 @@ mod page;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use fake_exporter::model::{Model, ModelError};
 use kvshare::handoff::{Destination, ProviderFailure, ProviderProgram, ProviderReport, ReceivedShare};
@@ -114,7 +115,7 @@ fn try_provider(stage: &Stage, arguments: &RunProviderArguments) -> Result<Trial
     let facts = model.map_or_else(|error| ModelFacts::unusable(&error), |model| ModelFacts::of(&model));
     let rows = Verification::of(&found, &reference, facts, arguments.tolerance).map_err(Failure::new)?;
     let outside = Outside::of(&before, &look(&share)?, count as u64);
-    let memory = Report::of_own(share.header, has_digest(&share.header_bytes), share.descriptors);
+    let memory = Report::of_own(Arc::unwrap_or_clone(share.header), has_digest(&share.header_bytes), share.descriptors);
     Ok(Trial { program, tokens: count, provider: outcome, argmax: reference.argmax, memory, outside, rows })
 }
 

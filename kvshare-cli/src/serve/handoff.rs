@@ -21,7 +21,8 @@ use super::slot::Turn;
 use super::slot_directory::sweep;
 use super::visit::Visit;
 use crate::cycle::{
-    DecoderClient, DecoderError, Lease, LeaseError, Place, ReadBack, RestoreError, cancellable, lease, restore,
+    DecoderClient, DecoderError, Lease, LeaseError, Place, PreparedAdopt, ReadBack, RestoreError, cancellable, lease,
+    restore,
 };
 
 /// What handoffs need: the decoder, the provider, and the directory where they meet.
@@ -203,10 +204,13 @@ impl Handoffs {
         visit: &Visit,
     ) -> Result<(RouteTimes, Duration), NotHandedOver> {
         let bytes = share.header.bytes();
-        let report = self.provide(Arc::clone(&tokens), Place::Shared(share), turn, visit).await?;
+        let prepared = async { PreparedAdopt::new(&tokens, share_id) };
+        let provided = self.provide(Arc::clone(&tokens), Place::Shared(share), turn, visit);
+        let (prepared, report) = tokio::join!(prepared, provided);
+        let report = report?;
         visit.now("its cells were adopted");
         let adopting = Instant::now();
-        self.decoder.adopt(&tokens, share_id).await?;
+        self.decoder.adopt_prepared(prepared).await?;
         let adopt = adopting.elapsed();
         self.metrics.time(Stage::Adopt, adopt);
         self.metrics.bytes_shared.inc_by(bytes);

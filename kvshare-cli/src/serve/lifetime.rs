@@ -181,11 +181,16 @@ fn client(arguments: &ServeArguments) -> Result<reqwest::Client, ServeError> {
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(Duration::from_secs(5))
         .read_timeout(arguments.timeout);
-    if let Some(key) = arguments.api_key() {
-        let value = HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| ServeError::Key)?;
+    if let Some(value) = authorization(arguments)? {
         builder = builder.default_headers(HeaderMap::from_iter([(header::AUTHORIZATION, value)]));
     }
     Ok(builder.build()?)
+}
+
+/// What proves to the backend that we may call it.
+fn authorization(arguments: &ServeArguments) -> Result<Option<HeaderValue>, ServeError> {
+    let value = |key| HeaderValue::try_from(format!("Bearer {key}")).map_err(|_| ServeError::Key);
+    arguments.api_key().map(value).transpose()
 }
 
 /// The backend that runs already, or one that we start.
@@ -218,7 +223,7 @@ async fn proxy(
     metrics: Arc<Metrics>,
 ) -> Result<Proxy, ServeError> {
     backend.is_up(START_LIMIT).await?;
-    let decoder = DecoderClient::with_client(http.clone(), &backend.url);
+    let decoder = DecoderClient::with_limit(&backend.url, authorization(arguments)?, arguments.timeout);
     let props = decoder.props().await.map_err(ServeError::Props)?;
     let handoffs = match arguments.provider() {
         None => None,

@@ -2,12 +2,13 @@
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
-use super::Cancel;
+use super::{Cancel, KnownHeader};
 use crate::fd::{self, FdError, Waited, ready_unless};
 use crate::header::{Header, HeaderError};
 use crate::map::Unsealed;
@@ -21,13 +22,14 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 pub struct ShareDesk {
     listener: Listener,
     unsealed: Unsealed,
+    known: KnownHeader,
 }
 
 /// What a decoder shared: a header that holds together and describes the descriptors that came with it.
 #[derive(Debug)]
 pub struct ReceivedShare {
     /// What the header says.
-    pub header: Header,
+    pub header: Arc<Header>,
     /// The header as it came, for the provider: unknown fields are its business.
     pub header_bytes: Vec<u8>,
     /// The descriptors, by the header's index; closed when this is dropped.
@@ -81,7 +83,11 @@ impl ShareDesk {
         // The process's id keeps two proxies apart that were pointed at one slot directory.
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("kvshare-{}-{number}.sock", std::process::id());
-        Ok(Self { listener: Listener::bind(directory.join(name))?, unsealed: Unsealed::Refuse })
+        Ok(Self {
+            listener: Listener::bind(directory.join(name))?,
+            unsealed: Unsealed::Refuse,
+            known: KnownHeader::default(),
+        })
     }
 
     /// Says whether memory that the decoder could truncate is received. It is refused unless this is called: the provider
@@ -89,6 +95,11 @@ impl ShareDesk {
     /// be killed by it.
     pub fn unsealed(self, unsealed: Unsealed) -> Self {
         Self { unsealed, ..self }
+    }
+
+    /// Gives it the header that the same decoder sent before. Without this every header is read.
+    pub fn known(self, known: &KnownHeader) -> Self {
+        Self { known: known.clone(), ..self }
     }
 
     /// Where the decoder is to connect.
@@ -113,7 +124,7 @@ impl ShareDesk {
         let connection = self.accept(connect_by, cancel)?;
         let deadline = Instant::now() + message_limit;
         let message = connection.receive_unless(&Limits::default(), deadline, cancel.as_fd())?;
-        ReceivedShare::check(message, self.unsealed)
+        ReceivedShare::check(message, self.unsealed, &self.known)
     }
 
     fn accept(&self, deadline: Instant, cancel: &Cancel) -> Result<Connection, ShareFailure> {
@@ -133,13 +144,13 @@ impl ShareDesk {
 }
 
 impl ReceivedShare {
-    /// Checks a message's header, and that it and the descriptors belong together.
+    /// Checks a message's header, unless it is `known`, and that it and the descriptors belong together.
     ///
     /// # Errors
     /// [`ShareFailure::Header`], [`ShareFailure::Unsealed`] or [`ShareFailure::Descriptor`].
-    pub fn check(message: Message, unsealed: Unsealed) -> Result<Self, ShareFailure> {
+    pub fn check(message: Message, unsealed: Unsealed, known: &KnownHeader) -> Result<Self, ShareFailure> {
         let Message { header: header_bytes, descriptors, unsealed: truncatable } = message;
-        let header = Header::parse(&header_bytes)?;
+        let header = known.parse(&header_bytes)?;
         let size =
             |(index, descriptor)| fd::size(descriptor).map_err(|source| ShareFailure::Descriptor { index, source });
         let sizes = descriptors.iter().enumerate().map(size).collect::<Result<Vec<_>, _>>()?;
