@@ -284,6 +284,18 @@ fn whoever_has_no_key_gets_nothing() {
 }
 
 #[test]
+fn one_of_several_keys_is_enough() {
+    let scene = Scene::new(PROGRAM);
+    let (spy, serving) = before_a_spy(&scene, Manner::default(), &["--api-key", "first,second,"]);
+    for (key, status) in [("first", 200), ("second", 200), ("first,second", 401), ("third", 401), ("", 401)] {
+        let call = serving.post("/v1/completions", &json!({"prompt": [1, 2, 3]})).bearer_auth(key);
+        assert_eq!(serving.reply(call).status, status, "{key}");
+    }
+    let own: Vec<_> = spy.seen().into_iter().filter(|seen| seen.line.contains("action=")).collect();
+    assert!(!own.is_empty() && own.iter().all(|seen| seen.headers["authorization"] == "Bearer first"));
+}
+
+#[test]
 fn the_log_can_be_json() {
     let scene = Scene::new(PROGRAM);
     let (_spy, serving) = before_a_spy(&scene, Manner::default(), &["--log-format", "json"]);

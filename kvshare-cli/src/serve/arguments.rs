@@ -55,7 +55,7 @@ pub struct ServeArguments {
     /// The port to listen on; 0 takes a free one
     #[arg(long, value_name = "N", default_value_t = 8080)]
     pub port: u16,
-    /// The key that clients must send; the backend is guarded by it, too
+    /// The key that clients must send, or several with commas between, any of which will do; the backend is guarded, too
     #[arg(long, value_name = "KEY", env = "LLAMA_API_KEY", hide_env_values = true)]
     api_key: Option<String>,
     /// How many requests may wait for the slot; one more is answered 503
@@ -144,9 +144,14 @@ impl ServeArguments {
         self.kv_share || std::env::var_os("ONEBIT_KV_SHARE").is_some_and(|value| !value.is_empty())
     }
 
-    /// The key, if one is demanded.
+    /// The keys as they were given, if any is demanded.
+    pub fn api_keys(&self) -> Option<&str> {
+        self.api_key.as_deref().filter(|keys| !keys.is_empty())
+    }
+
+    /// The key that we send ourselves: the first.
     pub fn api_key(&self) -> Option<&str> {
-        self.api_key.as_deref().filter(|key| !key.is_empty())
+        self.api_keys().and_then(|keys| keys.split(',').find(|key| !key.is_empty()))
     }
 
     /// The most bytes of a request's body.

@@ -40,7 +40,7 @@ pub struct BackendCommand {
     /// The user's own flags.
     pub flags: Vec<OsString>,
     /// The key it demands.
-    pub api_key: Option<String>,
+    pub api_keys: Option<String>,
     /// Whether it is to share its cache, which it learns from `ONEBIT_KV_SHARE`.
     pub shares: bool,
 }
@@ -218,8 +218,8 @@ impl BackendCommand {
             .args(["--host", "127.0.0.1", "--port", &port.to_string(), "-np", "1", "--slot-save-path"])
             .arg(&self.slot_directory)
             .args(&self.flags);
-        if let Some(key) = &self.api_key {
-            program = program.env("LLAMA_API_KEY", key);
+        if let Some(keys) = &self.api_keys {
+            program = program.env("LLAMA_API_KEY", keys);
         }
         if self.shares {
             program = program.env("ONEBIT_KV_SHARE", "1");

@@ -208,7 +208,7 @@ fn backend(
         model: arguments.model.clone(),
         slot_directory: directory.path().to_owned(),
         flags: arguments.backend_flags.clone(),
-        api_key: arguments.api_key().map(ToOwned::to_owned),
+        api_keys: arguments.api_keys().map(ToOwned::to_owned),
         shares: arguments.shares(),
     };
     let process = BackendProcess::start(command, http.clone(), arguments.log_format, Arc::clone(metrics))?;
@@ -252,7 +252,7 @@ async fn proxy(
         slot: Slot::new(arguments.queue),
         timeout: arguments.timeout,
         max_body: arguments.max_body_bytes(),
-        api_key: arguments.api_key().map(ToOwned::to_owned),
+        api_keys: arguments.api_keys().map(ToOwned::to_owned),
         log: arguments.log_format,
         metrics,
         stopping: watch::Sender::new(false),

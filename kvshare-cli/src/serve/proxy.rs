@@ -50,8 +50,8 @@ pub struct Proxy {
     pub timeout: Duration,
     /// The most bytes of a request.
     pub max_body: usize,
-    /// The key that clients must send.
-    pub api_key: Option<String>,
+    /// The keys of which clients must send one, with commas between (llama-server's `--api-key`).
+    pub api_keys: Option<String>,
     /// Where it is said what happens.
     pub log: LogFormat,
     /// Where it is counted.
@@ -311,11 +311,13 @@ impl Proxy {
     }
 
     fn check_key(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        let Some(key) = &self.api_key else { return Ok(()) };
+        let Some(keys) = &self.api_keys else { return Ok(()) };
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
         match bearer.or_else(|| text("x-api-key")) {
-            Some(given) if is_same(given.as_bytes(), key.as_bytes()) => Ok(()),
+            Some(given) if keys.split(',').any(|key| !key.is_empty() && is_same(given.as_bytes(), key.as_bytes())) => {
+                Ok(())
+            }
             _ => Err(ApiError::wrong_key()),
         }
     }

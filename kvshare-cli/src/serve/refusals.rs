@@ -26,7 +26,7 @@ const REFUSED: [(&[&str], &str); 7] = [
     (&["--moe-slots"], EXPERTS),
     (&["--embedding", "--embeddings", "--rerank", "--reranking", "--pm"], ROLE),
     (&["-np", "--parallel", "--n-parallel"], ONE_SLOT),
-    (&["-m", "--model", "--host", "--port", "--slot-save-path", "--api-key"], OURS),
+    (&["-m", "--model", "--host", "--port", "--slot-save-path", "--api-key", "--api-key-file"], OURS),
     (&["--no-slots"], "the handoff goes through the backend's slots; remove it"),
 ];
 
