@@ -87,6 +87,8 @@ pub(super) fn retried(deadline: Instant, mut ask: impl FnMut() -> Result<(), Err
     loop {
         match ask() {
             Err(Errno::INTR | Errno::AGAIN) if Instant::now() < deadline => {}
+            // It waits for a device, whichever way it says so.
+            Err(Errno::INTR | Errno::AGAIN) => return Err(MapError::DeviceBusy),
             answer => return answer.map_err(MapError::system("DMA_BUF_IOCTL_SYNC")),
         }
     }

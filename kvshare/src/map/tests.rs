@@ -126,10 +126,12 @@ fn a_cpu_access_is_asked_for_again_when_the_kernel_was_interrupted() {
 
 #[test]
 fn a_cpu_access_that_the_kernel_never_grants_ends_at_the_deadline() {
-    let refused = |errno| Err(MapError::System { call: "DMA_BUF_IOCTL_SYNC", errno });
-    assert_eq!(retried(Instant::now(), || Err(Errno::AGAIN)), refused(Errno::AGAIN));
+    for again in [Errno::AGAIN, Errno::INTR] {
+        assert_eq!(retried(Instant::now(), || Err(again)), Err(MapError::DeviceBusy));
+    }
     let later = Instant::now() + Duration::from_secs(60);
-    assert_eq!(retried(later, || Err(Errno::INVAL)), refused(Errno::INVAL), "another answer is final");
+    let refused = Err(MapError::System { call: "DMA_BUF_IOCTL_SYNC", errno: Errno::INVAL });
+    assert_eq!(retried(later, || Err(Errno::INVAL)), refused, "another answer is final");
 }
 
 #[test]

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::request::{check, check_available};
 use super::{Allocation, MemoryError, RegionSource, dma_buf};
+use crate::fd::FileSystem;
 use crate::layout::ALIGNMENT;
 
 const KIND: &str = "drm";
@@ -69,6 +70,10 @@ impl Drm {
     /// A node that cannot be opened, or a buffer that the device does not take.
     pub fn import(&self, dma_buf: impl AsFd) -> Result<ImportedBuffer, MemoryError> {
         let card = Card::open(&self.node)?;
+        // The device would say EINVAL, as it does of a dma-buf that it does not reach.
+        if FileSystem::of(dma_buf.as_fd()).is_ok_and(|found| !found.is_dma_buf) {
+            return Err(MemoryError::ImportOfOther { node: self.node.clone() });
+        }
         let handle = card
             .prime_fd_to_buffer(dma_buf.as_fd())
             .map_err(|error| MemoryError::Import { node: self.node.clone(), errno: errno(&error) })?;

@@ -72,7 +72,10 @@ pub enum MemoryError {
         limit_mib: u64,
     },
     /// A udmabuf of more parts than the kernel allows.
-    #[error("a udmabuf of {count} parts was asked for; it has at most {limit}")]
+    #[error(
+        "a udmabuf of {count} parts was asked for, and the limit is {limit}; have the administrator raise \
+         /sys/module/udmabuf/parameters/list_limit (at boot: udmabuf.list_limit), or use fewer parts"
+    )]
     TooManyParts {
         /// How many parts were given.
         count: usize,
@@ -125,6 +128,12 @@ pub enum MemoryError {
         size: u64,
         /// The size got, in bytes.
         held: u64,
+    },
+    /// What was to be imported into a DRM device is no dma-buf.
+    #[error("only a dma-buf can be imported into {}, and this descriptor is none", node.display())]
+    ImportOfOther {
+        /// The device's node.
+        node: PathBuf,
     },
     /// A DRM device does not take a dma-buf.
     #[error("{} does not import this dma-buf: {errno}; does the device reach that kind of memory?", node.display())]

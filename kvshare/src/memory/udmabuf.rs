@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
+use std::str::FromStr;
 
 use rustix::fs::{OFlags, SealFlags};
 use rustix::io::Errno;
@@ -22,7 +23,8 @@ const DEVICE: &str = "/dev/udmabuf";
 const UDMABUF_CREATE_LIST: Opcode = opcode::write::<[u32; 2]>(b'u', 0x43);
 const UDMABUF_FLAGS_CLOEXEC: u32 = 1;
 
-/// The most parts that one buffer is made of: the default of the module's parameter `list_limit`.
+/// The most parts that one buffer is made of, unless the module's parameter `list_limit` says otherwise (Linux,
+/// drivers/dma-buf/udmabuf.c).
 const PARTS_MAX: usize = 1024;
 
 /// Allocates regions as dma-bufs over sealed memfds, which any machine with `/dev/udmabuf` can make. No device is
@@ -71,8 +73,9 @@ impl Udmabuf {
         let size = size.ok_or(MemoryError::TooLarge { size: u64::MAX })?;
         check(name, size)?;
         check_limit(size)?;
-        if parts.len() > PARTS_MAX {
-            return Err(MemoryError::TooManyParts { count: parts.len(), limit: PARTS_MAX });
+        let limit = parameter("list_limit").unwrap_or(PARTS_MAX);
+        if parts.len() > limit {
+            return Err(MemoryError::TooManyParts { count: parts.len(), limit });
         }
         for (index, part) in parts.iter().enumerate() {
             check_part(index, part)?;
@@ -112,7 +115,12 @@ fn check_limit(size: u64) -> Result<(), MemoryError> {
 }
 
 fn size_limit_mib() -> Option<u64> {
-    fs::read_to_string("/sys/module/udmabuf/parameters/size_limit_mb").ok()?.trim().parse().ok()
+    parameter("size_limit_mb")
+}
+
+/// A parameter of the kernel's module, where it tells them.
+fn parameter<T: FromStr>(name: &str) -> Option<T> {
+    fs::read_to_string(format!("/sys/module/udmabuf/parameters/{name}")).ok()?.trim().parse().ok()
 }
 
 fn check_part(index: usize, part: &UdmabufPart<'_>) -> Result<(), MemoryError> {

@@ -1,11 +1,12 @@
 //! All regions of a cache, mapped.
 
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use super::{Rows, RowsError, RowsMut};
 use crate::header::Header;
 use crate::layout::{LayerPlanes, Part, PlacedTensor, Plane, Planes};
-use crate::map::{Access, CpuAccess, Extent, MapError, MapOptions, MappedRegion, View, ViewMut};
+use crate::map::{Access, CPU_ACCESS_TIMEOUT, CpuAccess, Extent, MapError, MapOptions, MappedRegion, View, ViewMut};
 
 /// A cache whose regions are mapped into this process.
 #[derive(Debug)]
@@ -142,12 +143,14 @@ impl MappedCache {
         self.rows_mut(layer, Part::V)
     }
 
-    /// Begins a CPU access to every region.
+    /// Begins a CPU access to every region, and waits [`CPU_ACCESS_TIMEOUT`] at most for the devices of all.
     ///
     /// # Errors
     /// Those of [`MappedRegion::begin_cpu_access`]; accesses begun before are ended.
     pub fn begin_cpu_access(&self, access: Access) -> Result<CpuAccesses, MapError> {
-        self.regions.iter().map(|region| region.begin_cpu_access(access)).collect::<Result<_, _>>().map(CpuAccesses)
+        let deadline = Instant::now() + CPU_ACCESS_TIMEOUT;
+        let begun = self.regions.iter().map(|region| region.begin_cpu_access_until(access, deadline));
+        begun.collect::<Result<_, _>>().map(CpuAccesses)
     }
 
     fn placed(&self, name: &str) -> Result<&PlacedTensor, RowsError> {
