@@ -205,6 +205,19 @@ impl Cache {
     }
 }
 
+/// A packed state file of one stream and `count` tokens as a server of a model with M-RoPE would save it: each cell is 12
+/// bytes longer.
+pub fn with_m_rope(file: &[u8], count: usize) -> Vec<u8> {
+    // Magic, version, words, -1, pack version, tokens and their count, media, streams, cells.
+    let cells = 24 + 4 * count + 4 + 4 + 4;
+    let mut longer = file[..cells].to_vec();
+    for cell in file[cells..][..12 * count].chunks(12) {
+        longer.extend([&cell[..8], &[7; 12], &cell[8..]].concat());
+    }
+    longer.extend(&file[cells + 12 * count..]);
+    longer
+}
+
 /// The number that [`Cache::fill`] writes: exact in f16, and never 0.
 pub fn element(layer: u32, position: u64, channel: u64) -> f32 {
     (1 + layer) as f32 + position as f32 / 8.0 + channel as f32 / 64.0

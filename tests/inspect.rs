@@ -233,9 +233,84 @@ fn the_cache_is_drawn_into_a_file() {
     assert_eq!(ended.code, Some(0), "{ended:?}");
     assert!(png.starts_with(b"\x89PNG") && png.len() > 5000);
     let (ended, _) = draw("cache.jpg");
-    assert_eq!(ended.code, Some(1));
+    assert_eq!(ended.code, Some(2));
+    assert!(ended.stdout.is_empty(), "it is known before anything is looked at");
     assert!(ended.stderr.contains("must end in .svg or .png"), "{}", ended.stderr);
     let empty = Cache::small(0);
     let ended = empty.run(PROGRAM, &["inspect", "--plot", empty.path("none.svg").to_str().unwrap()]);
     assert!(ended.stderr.contains("no row was written"), "{}", ended.stderr);
+}
+
+#[test]
+fn the_picture_says_what_is_wrong_and_has_every_stream() {
+    let cache = Cache::new(2, 64, 2000, Params { n_stream: 2, ..Params::plain(2000, TensorType::F16) });
+    cache.fill(1900);
+    let plane = cache.mapped().layers()[0].k;
+    for stream in [0, 1] {
+        let (offset, bytes) = plane.rows(stream, 0, 1).unwrap();
+        let mut row = vec![0; bytes as usize];
+        rustix::io::pread(&cache.descriptors[0], &mut row, offset).unwrap();
+        row[1] = 0x7c;
+        let (offset, _) = plane.rows(stream, 1500, 1).unwrap();
+        rustix::io::pwrite(&cache.descriptors[0], if stream == 0 { &row } else { &[9; 128] }, offset).unwrap();
+    }
+    let path = cache.path("cache.svg");
+    let ended = cache.run(PROGRAM, &["inspect", "--plot", path.to_str().unwrap()]);
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    let svg = std::fs::read_to_string(path).unwrap();
+    for words in ["cache_k_l0 stream 0: row 1500 is odd", "stream 0: positions 0 to", "stream 1: positions 0 to", "RMS"]
+    {
+        assert!(svg.contains(words), "{words}");
+    }
+    // One position of a column of seven, yet as large as an eye needs.
+    let is_odd = |line: &&str| line.contains("<rect") && line.contains("#C8141E");
+    let width = |line: &str| line.split("width=\"").nth(1).unwrap().split('"').next().unwrap().parse::<u32>().unwrap();
+    let odd: Vec<u32> = svg.lines().filter(is_odd).map(width).collect();
+    assert!(odd.len() > 1 && odd.iter().all(|width| *width >= 9), "{odd:?}");
+}
+
+/// A process that holds descriptors and does nothing.
+struct Idle(std::process::Child);
+
+impl Idle {
+    /// `descriptors` become its standard input and error: two places are enough here.
+    fn with(input: std::os::fd::OwnedFd, error: std::os::fd::OwnedFd) -> Self {
+        let mut sleep = std::process::Command::new("sleep");
+        Self(sleep.arg("600").stdin(input).stdout(std::process::Stdio::null()).stderr(error).spawn().unwrap())
+    }
+}
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn all_memory_of_a_process_is_taken_once_and_what_is_no_part_of_the_cache_is_said_to_be() {
+    let (cache, other) = (Cache::small(5), Cache::small(3));
+    let header = cache.header_path();
+    let owned = |cache: &Cache| cache.descriptors[0].try_clone().unwrap();
+    let commands: [&[&str]; 2] = [&["inspect"], &["verify", "--against-fds", "3"]];
+    let look = |idle: &Idle, command: &[&str]| {
+        let pid = idle.0.id().to_string();
+        let arguments = [command, &["--json", "--pid", &pid, "--layout", header.to_str().unwrap()]].concat();
+        run(PROGRAM, &arguments, &cache.borrowed())
+    };
+    let twice = Idle::with(owned(&cache), owned(&cache));
+    let mixed = Idle::with(owned(&cache), owned(&other));
+    if look(&twice, commands[0]).stdout.is_empty() {
+        // Where tracing is restricted, it says so.
+        assert!(look(&twice, commands[0]).stderr.contains("right to trace"));
+        return;
+    }
+    for command in commands {
+        let ended = look(&twice, command);
+        assert_eq!(ended.code, Some(0), "{command:?}: {ended:?}");
+    }
+    let report = look(&twice, commands[0]).json();
+    assert_eq!(report["descriptors"].as_array().unwrap().len(), 1, "{report}");
+    let report = look(&mixed, commands[0]).json();
+    assert!(findings(&report)[0].2.ends_with("name the cache's with --fds"), "{report}");
 }

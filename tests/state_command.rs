@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kvshare::header::Params;
 use kvshare::layout::TensorType;
-use kvshare_tests::eyes::{Cache, Ended, run};
+use kvshare_tests::eyes::{Cache, Ended, run, with_m_rope};
 use kvshare_tests::sample;
 use serde_json::{Value, json};
 
@@ -53,6 +53,35 @@ fn every_file_that_a_server_saved_is_good() {
     assert_eq!(ended.code, Some(0), "{}", ended.text());
     assert_eq!(ended.json()["good"], true);
     assert_eq!(ended.json()["files"].as_array().unwrap().len(), samples.len());
+}
+
+#[test]
+fn a_file_that_cannot_be_read_hides_nothing_of_the_others() {
+    let good = sample("f16-fa-a.bin");
+    for json in [&[][..], &["--json"]] {
+        let ended = state(&[&["check"], json, &["/no/such.bin", text(&good), "/no/other.bin"]].concat());
+        assert_eq!(ended.code, Some(1), "{ended:?}");
+        assert!(ended.text().contains("f16-fa-a.bin"), "{ended:?}");
+        for name in ["/no/such.bin", "/no/other.bin"] {
+            assert!(ended.stderr.contains(name), "{ended:?}");
+        }
+    }
+}
+
+#[test]
+fn a_file_with_several_positions_a_token_is_read_when_told_so_and_known_when_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = changed(directory.path(), |bytes| *bytes = with_m_rope(bytes, 5));
+    let (path, other) = (text(&path), directory.path().join("other.bin"));
+    let commands: [&[&str]; 4] =
+        [&["show", path], &["check", path], &["diff", path, path], &["convert", path, text(&other), "--type", "f32"]];
+    for command in commands {
+        let ended = state(command);
+        assert_eq!(ended.code, Some(1), "{command:?}: {ended:?}");
+        assert!(ended.stderr.contains("(M-RoPE); give --m-rope"), "{command:?}: {}", ended.stderr);
+        let ended = state(&[command, &["--m-rope"]].concat());
+        assert_eq!(ended.code, Some(0), "{command:?}: {ended:?}");
+    }
 }
 
 #[test]

@@ -2,9 +2,11 @@
 //!
 //! Each mistake is made here by hand, apart from the code that looks for it, on the demo model's own cache.
 
+use std::io::Cursor;
 use std::ops::Range;
 use std::path::PathBuf;
 
+use candle_core::quantized::gguf_file::Content;
 use fake_exporter::cache_rows::CacheRows;
 use fake_exporter::model::{EMBEDDED_GGUF, Model};
 use kvshare::header::Params;
@@ -12,7 +14,7 @@ use kvshare::layout::TensorType;
 use kvshare::provider::format_tokens;
 use kvshare::state_file::Half;
 use kvshare::values::{encode_row, rotate};
-use kvshare_tests::eyes::{Cache, Ended, run};
+use kvshare_tests::eyes::{Cache, Ended, run, with_m_rope};
 use kvshare_tests::sample;
 use serde_json::{Value, json};
 
@@ -422,6 +424,107 @@ fn a_state_file_of_the_stock_server_is_within_the_default_tolerance() {
         assert_eq!(strict.code, Some(1), "the server rounds more than that: {}", strict.text());
         assert!(flat(&strict).contains("No mistake that is known here explains"), "{}", strict.text());
     }
+}
+
+#[test]
+fn a_state_file_with_several_positions_a_token_is_taken_as_well() {
+    let tokens = short_prompt();
+    let cache = prefilled(f16(), &tokens);
+    let path = text(cache.path("m-rope.bin"));
+    let file = std::fs::read(sample("tiny/f16-fa-tiny-a.bin")).unwrap();
+    std::fs::write(&path, with_m_rope(&file, tokens.len())).unwrap();
+    let ended = cache.run(PROGRAM, &["verify", "--json", "--against", &path]);
+    assert_eq!(ended.code, Some(0), "{ended:?}");
+    assert_eq!(ended.json()["positions"], tokens.len());
+}
+
+#[test]
+fn every_stream_is_compared_by_itself() {
+    let params = Params { n_stream: 2, ..f16() };
+    let tokens = short_prompt();
+    let cache = prefilled(params, &tokens);
+    let stream = |number: &str, more: &[&str]| {
+        against_the_model(&cache, &tokens, &[&["--json", "--stream", number], more].concat())
+    };
+    assert_eq!(stream("0", &[]).code, Some(0));
+    let empty = stream("1", &[]);
+    assert_eq!(empty.json()["planes"][0]["rows_empty"], tokens.len(), "{empty:?}");
+    // The second stream gets the first one's rows, one place too late.
+    let layers = cache.mapped().layers().to_vec();
+    for planes in layers {
+        for plane in [planes.k, planes.v] {
+            let (from, bytes) = plane.rows(0, 0, tokens.len() as u64).unwrap();
+            let (to, _) = plane.rows(1, 1, tokens.len() as u64).unwrap();
+            let mut rows = vec![0; bytes as usize];
+            rustix::io::pread(&cache.descriptors[plane.region], &mut rows, from).unwrap();
+            rustix::io::pwrite(&cache.descriptors[plane.region], &rows, to).unwrap();
+        }
+    }
+    let late = stream("1", &[]);
+    assert_eq!((late.code, named(&late.json())), (Some(1), vec!["rows_late".to_owned()]));
+    assert_eq!(late.json()["stream"], 1);
+    assert_eq!(stream("0", &[]).code, Some(0), "the first one is as it was");
+    let page = against_the_model(&cache, &tokens, &[]);
+    assert!(flat(&page).contains("in stream 0 of 0 to 1 (--stream)"), "{}", page.text());
+    let count = cache.descriptors.len();
+    let numbers = |range: Range<usize>| range.map(|number| number.to_string()).collect::<Vec<_>>().join(",");
+    let (fds, again, layout) = (numbers(3..3 + count), numbers(3 + count..3 + 2 * count), text(cache.header_path()));
+    let arguments = ["verify", "--stream", "1", "--layout", &layout, "--fds", &fds, "--against-fds", &again];
+    let with_itself = run(PROGRAM, &arguments, &[cache.borrowed(), cache.borrowed()].concat());
+    assert_eq!(with_itself.code, Some(0), "{with_itself:?}");
+    let none = stream("2", &[]);
+    assert_eq!(none.json_error(), "there is no stream 2; the cache's streams are 0 to 1");
+}
+
+/// The demo model with its heads' channels in another order: pairs of halves become pairs of neighbours.
+///
+/// Evaluated, and its K put back in order, it is a provider that pairs halves where this architecture pairs neighbours:
+/// all that follows from the mistake is in its rows, too.
+fn model_that_pairs_halves() -> Model {
+    let content = Content::read(&mut Cursor::new(EMBEDDED_GGUF)).unwrap();
+    let mut gguf = EMBEDDED_GGUF.to_vec();
+    let is_turned = |name: &str| name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight");
+    let turned = content.tensor_infos.iter().filter(|(name, _)| is_turned(name));
+    let mut count = 0;
+    for (_, info) in turned {
+        let [rows, width] = info.shape.dims() else { panic!("a matrix") };
+        let row_bytes = width / info.ggml_dtype.block_size() * info.ggml_dtype.type_size();
+        let start = (content.tensor_data_offset + info.offset) as usize;
+        let weights = &EMBEDDED_GGUF[start..][..rows * row_bytes];
+        for row in 0..*rows {
+            let (head, channel) = (row / HEAD * HEAD, row % HEAD);
+            let source = head + channel / 2 + channel % 2 * (HEAD / 2);
+            gguf[start + row * row_bytes..][..row_bytes].copy_from_slice(&weights[source * row_bytes..][..row_bytes]);
+        }
+        count += 1;
+    }
+    assert_eq!(count, 2 * LAYERS);
+    Model::read(Cursor::new(gguf)).unwrap()
+}
+
+#[test]
+fn a_whole_prefill_with_the_wrong_rope_pairing_is_told_by_its_first_layer() {
+    let tokens = short_prompt();
+    let cache = Cache::new(LAYERS, WIDTH as u64, CELLS.into(), f16());
+    let ids: Vec<u32> = tokens.iter().map(|token| token.cast_unsigned()).collect();
+    model_that_pairs_halves().evaluate(&ids, 0, &mut CacheRows::new(&mut cache.mapped())).unwrap();
+    let editor = Editor { cache, count: tokens.len() as u64 };
+    editor.change(K, |rows| {
+        let in_order = |row: Vec<f32>| {
+            let place = |channel: usize| channel / HEAD * HEAD + channel % (HEAD / 2) * 2 + channel % HEAD / (HEAD / 2);
+            (0..WIDTH).map(|channel| row[place(channel)]).collect()
+        };
+        rows.into_iter().map(in_order).collect()
+    });
+    let report = editor.verify(&["--json"]).json();
+    assert_eq!(named(&report), ["other_rope_pairing"], "{}", editor.verify(&[]).text());
+    let explanation = &report["diagnosis"]["explanations"][0];
+    let explained = explanation["explains"].as_array().unwrap();
+    assert_eq!((explained.len(), &explained[0]["layer"], &explained[0]["half"]), (1, &json!(0), &json!("K")));
+    assert!(explanation["words"].as_str().unwrap().contains("paired halves"), "{explanation}");
+    assert_eq!(report["planes"][1]["within_tolerance"], true, "V of the first layer knows nothing of positions");
+    let page = editor.verify(&[]);
+    assert!(flat(&page).contains("may follow from that"), "{}", page.text());
 }
 
 #[test]

@@ -181,7 +181,7 @@ pub enum ServeError {
 
 impl ServeError {
     /// Whether the command line asked for something that cannot be.
-    fn is_misuse(&self) -> bool {
+    pub fn is_misuse(&self) -> bool {
         matches!(
             self,
             Self::ContextTooLarge { .. }
@@ -212,7 +212,7 @@ pub fn long_names(arguments: impl IntoIterator<Item = OsString>) -> impl Iterato
     })
 }
 
-/// Serves until SIGTERM or SIGINT. Says `listening on http://…` on standard output when it is ready.
+/// [`serve`] as a program: says on standard error why it failed.
 ///
 /// The exit code is 0 after a signal, 1 after a failure, 2 where the arguments ask for what cannot be.
 pub fn run(arguments: FakeExporterArguments) -> ExitCode {
@@ -225,7 +225,11 @@ pub fn run(arguments: FakeExporterArguments) -> ExitCode {
     }
 }
 
-fn serve(arguments: FakeExporterArguments) -> Result<(), ServeError> {
+/// Serves until SIGTERM or SIGINT. Says `listening on http://…` on standard output when it is ready.
+///
+/// # Errors
+/// It did not start, or did not end well.
+pub fn serve(arguments: FakeExporterArguments) -> Result<(), ServeError> {
     if let Some(parent) = arguments.exit_with_parent {
         end_with(parent)?;
     }

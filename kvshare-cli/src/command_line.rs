@@ -1,10 +1,9 @@
 //! The program's command line: which command, and which exit code.
 
 use std::ffi::OsString;
-use std::io::Write as _;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use fake_exporter::reference_provider::{self, ReferenceProviderArguments};
 use fake_exporter::serve::{FakeExporterArguments, long_names};
 
@@ -15,6 +14,7 @@ use crate::inspect::{self, InspectArguments};
 use crate::layout_command::{self, LayoutArguments};
 use crate::manual::{self, CompletionsArguments, ManArguments};
 use crate::message_commands::{self, ReceiveArguments, SendArguments};
+use crate::output::{FAILED, Failure, MISUSE};
 use crate::run_provider::{self, RunProviderArguments};
 use crate::serve::end_with_parent::{self, EndWithParentArguments};
 use crate::serve::{self, ServeArguments};
@@ -62,65 +62,77 @@ Example:
     EndWithParent(EndWithParentArguments),
 }
 
+/// The program's commands with their arguments. All take `--json`: those that print nothing as JSON say their errors so.
+pub fn command() -> clap::Command {
+    let flag = clap::Arg::new("json").long("json").action(ArgAction::SetTrue).help("Say an error as JSON, too");
+    CommandLine::command().mut_subcommands(|command| {
+        // What stands behind the hidden one's arguments is another program's.
+        let has_one = command.is_hide_set() || command.has_subcommands();
+        if has_one || command.get_arguments().any(|argument| argument.get_id() == "json") {
+            command
+        } else {
+            command.arg(flag.clone())
+        }
+    })
+}
+
 /// Runs the command that `arguments`, the program's name first, ask for: 0 done, 1 failed, 2 misuse, others as the
 /// command's help says.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<OsString> = ours_long(arguments).collect();
-    let is_json = arguments.iter().take_while(|argument| *argument != "--").any(|argument| argument == "--json");
-    let command_line = match CommandLine::try_parse_from(&arguments) {
-        Ok(command_line) => command_line,
-        Err(error) => {
-            // Help and version are asked for, and printed the same way.
-            let _ = error.print();
-            if is_json && error.use_stderr() {
-                report_object(&first_paragraph(&error.to_string()));
-            }
-            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
-        }
+    let arguments = ours_long(arguments);
+    let is_json = ours(&arguments).any(|argument| argument == "--json");
+    let mut command = command();
+    let command_line = command
+        .try_get_matches_from_mut(&arguments)
+        .and_then(|matches| CommandLine::from_arg_matches(&matches).map_err(|error| error.format(&mut command)));
+    let outcome = match command_line {
+        Ok(command_line) => execute(command_line.command),
+        // Help and version are asked for, and printed the same way.
+        Err(error) if !error.use_stderr() => return error.print().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS),
+        Err(error) => Err(misuse(&error)),
     };
-    let outcome = match command_line.command {
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Layout(arguments) => layout_command::run(&arguments).map(|()| true),
-        Command::Inspect(arguments) => inspect::run(&arguments),
-        Command::State(arguments) => state_command::run(&arguments),
-        Command::Verify(arguments) => verify::run(&arguments),
-        Command::RunProvider(arguments) => match run_provider::run(&arguments) {
-            Ok(exit_code) => return exit_code,
-            Err(failure) => Err(failure),
-        },
-        Command::Send(arguments) => message_commands::send(&arguments).map(|()| true),
-        Command::Recv(arguments) => message_commands::receive(&arguments).map(|()| true),
-        Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Completions(arguments) => manual::completions(CommandLine::command(), &arguments).map(|()| true),
-        Command::Man(arguments) => manual::man(CommandLine::command(), &arguments).map(|()| true),
-        Command::SplitCeiling(arguments) => split_ceiling::run(&arguments).map(|()| true),
-        Command::Gate(arguments) => return gate::run(&arguments),
-        Command::Serve(arguments) => return serve::run(*arguments),
-        Command::EndWithParent(arguments) => return end_with_parent::run(&arguments),
-        Command::FakeExporter(arguments) => return fake_exporter::serve::run(arguments),
-        Command::ReferenceProvider(arguments) => return reference_provider::run(arguments),
-    };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(failure) => {
-            report_error(&failure.to_string(), is_json);
-            ExitCode::FAILURE
+    ExitCode::from(outcome.unwrap_or_else(|failure| failure.report(is_json)))
+}
+
+/// Runs a command. Returns its exit status.
+fn execute(command: Command) -> Result<u8, Failure> {
+    let done = |outcome: Result<(), Failure>| outcome.map(|()| 0);
+    let judged = |outcome: Result<bool, Failure>| outcome.map(|is_good| if is_good { 0 } else { FAILED });
+    match command {
+        Command::Demo(arguments) => judged(demo::run(&arguments)),
+        Command::Layout(arguments) => done(layout_command::run(&arguments)),
+        Command::Inspect(arguments) => judged(inspect::run(&arguments)),
+        Command::State(arguments) => judged(state_command::run(&arguments)),
+        Command::Verify(arguments) => judged(verify::run(&arguments)),
+        Command::RunProvider(arguments) => run_provider::run(&arguments),
+        Command::Send(arguments) => done(message_commands::send(&arguments)),
+        Command::Recv(arguments) => done(message_commands::receive(&arguments)),
+        Command::Doctor(arguments) => judged(doctor::run(&arguments)),
+        Command::Completions(arguments) => done(manual::completions(self::command(), &arguments)),
+        Command::Man(arguments) => done(manual::man(self::command(), &arguments)),
+        Command::SplitCeiling(arguments) => done(split_ceiling::run(&arguments)),
+        Command::Gate(arguments) => judged(gate::run(&arguments)),
+        Command::Serve(arguments) => done(serve::run(*arguments)),
+        Command::EndWithParent(arguments) => done(end_with_parent::run(&arguments)),
+        Command::FakeExporter(arguments) => done(fake_exporter::serve::serve(arguments).map_err(|error| {
+            let status = if error.is_misuse() { MISUSE } else { FAILED };
+            Failure::new(&error).with_status(status).said_as(format!("fake-exporter: {error}"))
+        })),
+        Command::ReferenceProvider(arguments) => {
+            done(reference_provider::provide_and_print(arguments).map_err(|error| {
+                let status = if error.is_misuse() { MISUSE } else { FAILED };
+                Failure::new(&error).with_status(status).said_as(format!("reference-provider: {error}"))
+            }))
         }
     }
 }
 
-/// Says on standard error why a command failed, with `--json` also as an object on a line of its own.
-fn report_error(message: &str, is_json: bool) {
-    // Whoever started us may have closed it; nobody is left to tell then.
-    let _ = writeln!(std::io::stderr(), "kvshare-cli: {message}");
-    if is_json {
-        report_object(message);
-    }
-}
-
-fn report_object(message: &str) {
-    let _ = writeln!(std::io::stderr(), "{}", serde_json::json!({"error": {"message": message}}));
+/// Arguments that clap refuses, in its own words.
+fn misuse(error: &clap::Error) -> Failure {
+    let (plain, coloured) = (error.render().to_string(), error.render().ansi().to_string());
+    let is_colourful = anstream::AutoStream::choice(&std::io::stderr()) != anstream::ColorChoice::Never;
+    let line = if is_colourful { coloured } else { plain.clone() };
+    Failure::new(first_paragraph(&plain)).with_status(MISUSE).said_as(line.trim_end().to_owned())
 }
 
 /// What clap says before the usage, on one line.
@@ -129,11 +141,15 @@ fn first_paragraph(text: &str) -> String {
     paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The arguments with llama-server's short names made long, but for those after `--` or for another program.
-fn ours_long(arguments: impl IntoIterator<Item = OsString>) -> impl Iterator<Item = OsString> {
-    let mut is_ours = true;
-    arguments.into_iter().flat_map(move |argument| {
-        is_ours &= argument != "--" && argument != end_with_parent::COMMAND;
-        if is_ours { long_names([argument]).collect::<Vec<_>>() } else { vec![argument] }
-    })
+/// The arguments but for those after `--` or for another program.
+fn ours(arguments: &[OsString]) -> impl Iterator<Item = &OsString> {
+    arguments.iter().take_while(|argument| *argument != "--" && *argument != end_with_parent::COMMAND)
+}
+
+/// The arguments with llama-server's short names made long where they are ours.
+fn ours_long(arguments: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let count = ours(&arguments).count();
+    let (own, others) = arguments.split_at(count);
+    long_names(own.iter().cloned()).chain(others.iter().cloned()).collect()
 }

@@ -4,16 +4,50 @@ use std::fmt::Display;
 use std::io::Write as _;
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use serde_json::json;
+
+/// The exit status of a command that failed.
+pub const FAILED: u8 = 1;
+
+/// The exit status of a command that was asked for what cannot be.
+pub const MISUSE: u8 = 2;
 
 /// A command that failed, in words for a person.
 #[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct Failure(String);
+#[error("{words}")]
+pub struct Failure {
+    words: String,
+    exit_status: u8,
+    line: Option<String>,
+}
 
 impl Failure {
     /// Any error's own words.
     pub fn new(error: impl Display) -> Self {
-        Self(error.to_string())
+        Self { words: error.to_string(), exit_status: FAILED, line: None }
+    }
+
+    /// The same with an exit status of its own.
+    pub fn with_status(self, exit_status: u8) -> Self {
+        Self { exit_status, ..self }
+    }
+
+    /// The same, said as `line` on standard error: by another name than the program's, or in a log's own form.
+    pub fn said_as(self, line: String) -> Self {
+        Self { line: Some(line), ..self }
+    }
+
+    /// Says it on standard error, with `is_json` also as an object on a line of its own. Returns the exit status.
+    ///
+    /// Every command's failure passes here, and those of its command line: so `--json` means the same for all of them.
+    pub fn report(&self, is_json: bool) -> u8 {
+        let line = self.line.clone().unwrap_or_else(|| format!("kvshare-cli: {self}"));
+        // Whoever started us may have closed it; nobody is left to tell then.
+        let _ = writeln!(std::io::stderr(), "{line}");
+        if is_json {
+            let _ = writeln!(std::io::stderr(), "{}", json!({"error": {"message": self.words}}));
+        }
+        self.exit_status
     }
 }
 
@@ -24,7 +58,7 @@ impl Failure {
 pub fn print(text: &str) -> Result<(), Failure> {
     match writeln!(std::io::stdout().lock(), "{text}") {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure(format!("cannot write to standard output: {error}")))
+            Err(Failure::new(format!("cannot write to standard output: {error}")))
         }
         _ => Ok(()),
     }
@@ -37,7 +71,7 @@ pub fn print(text: &str) -> Result<(), Failure> {
 pub fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
     match std::io::stdout().lock().write_all(bytes) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure(format!("cannot write to standard output: {error}")))
+            Err(Failure::new(format!("cannot write to standard output: {error}")))
         }
         _ => Ok(()),
     }

@@ -8,4 +8,5 @@ mod error;
 mod program;
 mod via_backend;
 
-pub use program::{ReferenceProviderArguments, run};
+pub use error::ReferenceProviderError;
+pub use program::{ReferenceProviderArguments, provide_and_print, run};

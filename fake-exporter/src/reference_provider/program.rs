@@ -95,19 +95,25 @@ fn parse_seconds(text: &str) -> Result<Duration, String> {
     seconds.filter(|seconds| !seconds.is_zero()).ok_or_else(|| "it must be a number of seconds over 0".to_owned())
 }
 
-/// Runs the provider and prints its result line. Exit code 0: done, 1: failed, 2: misuse.
+/// [`provide_and_print`] as a program: says on standard error why it failed. Exit code 0: done, 1: failed, 2: misuse.
 pub fn run(arguments: ReferenceProviderArguments) -> ExitCode {
-    let outcome = provide(arguments).and_then(|result| {
-        let mut out = std::io::stdout().lock();
-        Ok(writeln!(out, "{result}").and_then(|()| out.flush()).map_err(ProviderError::Print)?)
-    });
-    match outcome {
+    match provide_and_print(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("reference-provider: {error}");
             if error.is_misuse() { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
+}
+
+/// Runs the provider and prints its result line.
+///
+/// # Errors
+/// There is no result, or it could not be printed.
+pub fn provide_and_print(arguments: ReferenceProviderArguments) -> Result<(), ReferenceProviderError> {
+    let result = provide(arguments)?;
+    let mut out = std::io::stdout().lock();
+    Ok(writeln!(out, "{result}").and_then(|()| out.flush()).map_err(ProviderError::Print)?)
 }
 
 fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ReferenceProviderError> {

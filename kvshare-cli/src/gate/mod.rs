@@ -16,13 +16,12 @@ mod subject;
 mod verdict;
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::output::{Failure, print};
+use crate::output::{Failure, MISUSE, print};
 use crate::stage::Stage;
 use rounds::{Length, Plan, Route};
 use subject::{Names, Subject};
@@ -118,12 +117,6 @@ enum GateError {
     Failed(#[from] Failure),
 }
 
-impl GateError {
-    fn exit_code(&self) -> u8 {
-        if matches!(self, Self::Failed(_)) { 1 } else { 2 }
-    }
-}
-
 /// All that was found.
 #[derive(Debug, Serialize)]
 struct Report {
@@ -136,16 +129,15 @@ struct Report {
     findings: Vec<Finding>,
 }
 
-/// Runs the command: 0 passed, 1 not passed or not done, 2 misuse.
-pub fn run(arguments: &GateArguments) -> ExitCode {
-    match gate(arguments) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(error) => {
-            eprintln!("kvshare-cli: {error}");
-            ExitCode::from(error.exit_code())
-        }
-    }
+/// Runs the command. Returns whether it passed.
+///
+/// # Errors
+/// Arguments that do not go with the decoder, or a test that could not be made.
+pub fn run(arguments: &GateArguments) -> Result<bool, Failure> {
+    gate(arguments).map_err(|error| match error {
+        GateError::Failed(failure) => failure,
+        misuse => Failure::new(misuse).with_status(MISUSE),
+    })
 }
 
 fn gate(arguments: &GateArguments) -> Result<bool, GateError> {

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::plot::PlotFile;
+
 /// Shows what descriptors are, and what lies in the cache that they hold
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -30,8 +32,8 @@ pub struct InspectArguments {
     #[arg(long, value_name = "FILE", requires = "layout")]
     pub(super) model: Option<PathBuf>,
     /// Draw the cache into this file as well: .svg or .png
-    #[arg(long, value_name = "FILE", requires = "layout", conflicts_with = "tensor")]
-    pub(super) plot: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", requires = "layout", conflicts_with = "tensor", value_parser = PlotFile::parse)]
+    pub(super) plot: Option<PlotFile>,
     /// Print the values of this tensor instead, such as cache_k_l3
     #[arg(long, value_name = "NAME", requires_all = ["layout", "row"])]
     pub(super) tensor: Option<String>,

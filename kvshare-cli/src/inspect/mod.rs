@@ -67,7 +67,7 @@ pub fn run(arguments: &InspectArguments) -> Result<bool, Failure> {
         print(&text::report(&report))?
     }
     if let (Some(path), Some(layout)) = (&arguments.plot, &report.layout) {
-        plot::write(path, layout)?;
+        path.draw(layout, &report.findings)?;
     }
     Ok(report.findings.is_empty())
 }
@@ -78,7 +78,18 @@ impl Report {
             let (header, has_digest) = layout::read(path, arguments.model.as_deref())?;
             Surveyed::of(header, has_digest, &descriptors)
         });
-        Self::with(surveyed, descriptors)
+        let report = Self::with(surveyed, descriptors);
+        if arguments.fds.is_empty() { report.with_all_memory() } else { report }
+    }
+
+    /// The same, where all memory of a process was taken and the header may be of a part of it.
+    fn with_all_memory(mut self) -> Self {
+        if self.layout.as_ref().is_some_and(|surveyed| surveyed.fit.is_err()) {
+            for finding in self.findings.iter_mut().filter(|finding| finding.kind == "header") {
+                finding.message.push_str("; all of the process's memory was taken, name the cache's with --fds");
+            }
+        }
+        self
     }
 
     /// What lies in descriptors of this program's own, which a provider was given with `header`.

@@ -1,8 +1,10 @@
 //! Where the descriptors come from that are looked at: this program's own, or another process's.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 
 use kvshare::fd::{FdError, take_inherited};
 use rustix::io::Errno;
@@ -22,7 +24,7 @@ pub enum TakeError {
         pid: i32,
     },
     /// The process has no such descriptor.
-    #[error("process {pid} has no descriptor {number}; ls -l /proc/{pid}/fd shows those it has")]
+    #[error("process {pid} has no descriptor {number}; kvshare-cli inspect --pid {pid} shows those that are memory")]
     NotOpen {
         /// The process.
         pid: i32,
@@ -128,7 +130,8 @@ impl Holder {
         rustix::fs::OFlags::from_bits_retain(flags).contains(rustix::fs::OFlags::CLOEXEC)
     }
 
-    /// The numbers of its descriptors that are memory by their links in `/proc`: memfds, dma-bufs and NVIDIA's.
+    /// The numbers of its descriptors that are memory by their links in `/proc`: memfds, dma-bufs and NVIDIA's. Of
+    /// several for the same memory, the lowest.
     ///
     /// # Errors
     /// [`TakeError::NotPermitted`], and what else the system answers.
@@ -143,12 +146,17 @@ impl Holder {
             _ => TakeError::System { call: "reading /proc/PID/fd", pid, source },
         })?;
         let is_memory = |link: &str| ["/memfd:", "/dmabuf:", "/dev/nvidia"].iter().any(|start| link.starts_with(start));
-        let mut numbers: Vec<i32> = entries
-            .flatten()
-            .filter(|entry| entry.path().read_link().is_ok_and(|link| is_memory(&link.to_string_lossy())))
-            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-            .collect();
-        numbers.sort_unstable();
-        Ok(numbers)
+        let memory = entries.flatten().filter_map(|entry| {
+            let link = entry.path().read_link().ok().filter(|link| is_memory(&link.to_string_lossy()))?;
+            // A device's file stands for all of its memory.
+            let is_device = link.starts_with("/dev");
+            let file = fs::metadata(entry.path()).ok().filter(|_| !is_device).map(|file| (file.dev(), file.ino()));
+            Some((entry.file_name().to_str()?.parse().ok()?, file))
+        });
+        let mut memory: Vec<(i32, Option<(u64, u64)>)> = memory.collect();
+        memory.sort_unstable();
+        let mut known = HashSet::new();
+        memory.retain(|(_, file)| file.is_none_or(|file| known.insert(file)));
+        Ok(memory.into_iter().map(|(number, _)| number).collect())
     }
 }

@@ -9,7 +9,6 @@ mod outside;
 mod page;
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 
 use fake_exporter::model::{Model, ModelError};
@@ -75,16 +74,16 @@ impl Trial {
     }
 }
 
-/// Runs the command: its exit code says what the run came to.
+/// Runs the command: its exit status says what the run came to.
 ///
 /// # Errors
 /// A provider that could not be tried, or rows that could not be compared.
-pub fn run(arguments: &RunProviderArguments) -> Result<ExitCode, Failure> {
+pub fn run(arguments: &RunProviderArguments) -> Result<u8, Failure> {
     let stage = Stage::prepare()?;
     let trial = try_provider(&stage, arguments)?;
     drop(stage);
     print(&if arguments.json { format!("{:#}", page::as_json(&trial)) } else { page::as_text(&trial) })?;
-    Ok(ExitCode::from(trial.verdict().exit_status()))
+    Ok(trial.verdict().exit_status())
 }
 
 fn try_provider(stage: &Stage, arguments: &RunProviderArguments) -> Result<Trial, Failure> {
@@ -111,7 +110,7 @@ fn try_provider(stage: &Stage, arguments: &RunProviderArguments) -> Result<Trial
     };
     let (outcome, share) = stage.wait(async { cancellable(run).await.map_err(Failure::new) })?;
 
-    let found = Side::open(&share.header, &share.descriptors).map_err(Failure::new)?;
+    let found = Side::open(&share.header, &share.descriptors, 0).map_err(Failure::new)?;
     let facts = model.map_or_else(|error| ModelFacts::unusable(&error), |model| ModelFacts::of(&model));
     let rows = Verification::of(&found, &reference, facts, arguments.tolerance).map_err(Failure::new)?;
     let outside = Outside::of(&before, &look(&share)?, count as u64);

@@ -6,9 +6,11 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
+
+use crate::output::Failure;
 
 /// The command's name.
 pub const COMMAND: &str = "end-with-parent";
@@ -40,19 +42,19 @@ pub fn launcher() -> [OsString; 3] {
 }
 
 /// Becomes the program. Returns only where that fails.
-pub fn run(arguments: &EndWithParentArguments) -> ExitCode {
+///
+/// # Errors
+/// The program cannot be started, or nobody waits for it any more.
+pub fn run(arguments: &EndWithParentArguments) -> Result<(), Failure> {
     let EndWithParentArguments { quiet, parent, program, arguments } = arguments;
-    let asked = set_parent_process_death_signal(Some(Signal::KILL))
-        .and_then(|()| if *quiet { rustix::stdio::dup2_stdout(rustix::stdio::stderr()) } else { Ok(()) });
-    if let Err(errno) = asked {
-        eprintln!("kvshare-cli: cannot prepare to start {}: {errno}", program.display());
-        return ExitCode::from(NOT_STARTED);
-    }
+    let failed = |words: String| Failure::new(words).with_status(NOT_STARTED);
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .and_then(|()| if *quiet { rustix::stdio::dup2_stdout(rustix::stdio::stderr()) } else { Ok(()) })
+        .map_err(|errno| failed(format!("cannot prepare to start {}: {errno}", program.display())))?;
     // It may have ended before it could be asked for.
     if getppid().map(Pid::as_raw_pid) != Some(*parent) {
-        return ExitCode::from(NOT_STARTED);
+        return Err(failed(format!("the process {parent} that asked for {} has ended", program.display())));
     }
     let error = Command::new(program).args(arguments).exec();
-    eprintln!("kvshare-cli: cannot start {}: {error}", program.display());
-    ExitCode::from(NOT_STARTED)
+    Err(failed(format!("cannot start {}: {error}", program.display())))
 }

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -28,7 +27,7 @@ use super::refusals::RefusedFlag;
 use super::slot::Slot;
 use super::slot_directory::SlotDirectory;
 use crate::cycle::{DecoderClient, DecoderError, Props};
-use crate::output::{Failure, print};
+use crate::output::{FAILED, Failure, MISUSE, print};
 
 /// How long a backend may take to load its model.
 const START_LIMIT: Duration = Duration::from_secs(600);
@@ -45,6 +44,11 @@ const PRINT_BACKEND: u8 = 5;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 enum ServeError {
+    #[error(
+        "the backend's command depends on a port and a directory that exist only while serving; start serve without \
+         --print-backend"
+    )]
+    PrintBackend,
     #[error(transparent)]
     Refused(#[from] RefusedFlag),
     #[error(
@@ -76,33 +80,30 @@ enum ServeError {
 }
 
 impl ServeError {
-    /// Whether the command line asked for what cannot be.
-    fn is_misuse(&self) -> bool {
+    fn exit_status(&self) -> u8 {
         use ServeError::{Key, NoModel, Refused, SeveralSlots, SlotDirectory};
-        matches!(self, Refused(_) | NoModel { .. } | SlotDirectory { .. } | Key | SeveralSlots { .. })
+        match self {
+            Self::PrintBackend => PRINT_BACKEND,
+            Refused(_) | NoModel { .. } | SlotDirectory { .. } | Key | SeveralSlots { .. } => MISUSE,
+            _ => FAILED,
+        }
     }
 }
 
 /// Serves until SIGTERM or SIGINT. Says `listening on http://…` on standard output when it is ready.
 ///
-/// The exit code is 0 after a signal, 1 after a failure, 2 where the arguments ask for what cannot be, 5 for
-/// `--print-backend`.
-pub fn run(arguments: ServeArguments) -> ExitCode {
+/// # Errors
+/// The exit status is 1 after a failure, 2 where the arguments ask for what cannot be, 5 for `--print-backend`.
+pub fn run(arguments: ServeArguments) -> Result<(), Failure> {
     let log = arguments.log_format;
+    let failed = |error: ServeError| {
+        let line = log.line(Event::Notice { words: &error });
+        Failure::new(&error).with_status(error.exit_status()).said_as(line)
+    };
     if arguments.print_backend {
-        log.write(Event::Notice {
-            words: &"the backend's command depends on a port and a directory that exist only while serving; start serve \
-                     without --print-backend",
-        });
-        return ExitCode::from(PRINT_BACKEND);
+        return Err(failed(ServeError::PrintBackend));
     }
-    match serve(arguments) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            log.write(Event::Notice { words: &error });
-            ExitCode::from(if error.is_misuse() { 2 } else { 1 })
-        }
-    }
+    serve(arguments).map_err(failed)
 }
 
 fn serve(arguments: ServeArguments) -> Result<(), ServeError> {

@@ -62,11 +62,15 @@ pub enum Event<'a> {
 impl LogFormat {
     /// Writes a line. Whoever started us may have closed standard error; nobody's request fails for it.
     pub fn write(self, event: Event<'_>) {
-        let line = match self {
+        let _ = writeln!(std::io::stderr(), "{}", self.line(event));
+    }
+
+    /// The line of an event.
+    pub fn line(self, event: Event<'_>) -> String {
+        match self {
             Self::Text => event.to_string(),
             Self::Json => event.record().to_string(),
-        };
-        let _ = writeln!(std::io::stderr(), "{line}");
+        }
     }
 }
 

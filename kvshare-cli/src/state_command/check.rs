@@ -11,7 +11,7 @@ use kvshare::state_file::{Expected, ReadOptions, StateFile, StateFileError, Stat
 use serde_json::{Value, json};
 
 use super::arguments::CheckArguments;
-use super::loaded::{Loaded, open};
+use super::loaded::{LoadError, Loaded, is_m_rope, open, walk};
 use super::show::{rows_of, surveys};
 use crate::output::{Failure, print};
 
@@ -115,17 +115,23 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<bool, Failure> {
         n_stream: like.as_ref().map(|like| like.n_stream),
         shape: like.as_ref().map(|like| &like.shape),
     };
-    let check = arguments.files.iter().map(|path| Ok((path, check_file(path, &expected, arguments.form.m_rope)?)));
-    let checked = check.collect::<Result<Vec<_>, Failure>>()?;
-    let is_good = checked.iter().all(|(_, checked)| checked.findings.is_empty());
-    if arguments.json {
+    let (mut checked, mut unreadable) = (Vec::new(), Vec::new());
+    for path in &arguments.files {
+        // One file that cannot be read must not hide what is known of the others.
+        match check_file(path, &expected, arguments.form.m_rope) {
+            Ok(found) => checked.push((path, found)),
+            Err(failure) => unreadable.push(failure.to_string()),
+        }
+    }
+    let is_good = unreadable.is_empty() && checked.iter().all(|(_, checked)| checked.findings.is_empty());
+    if arguments.json && !checked.is_empty() {
         let files: Vec<Value> = checked.iter().map(|(path, checked)| checked.as_json(path)).collect();
         print(&format!("{:#}", json!({"good": is_good, "files": files})))?;
-    } else {
+    } else if !checked.is_empty() {
         let files: Vec<String> = checked.iter().map(|(path, checked)| checked.as_text(path)).collect();
         print(&files.join("\n"))?;
     }
-    Ok(is_good)
+    if unreadable.is_empty() { Ok(is_good) } else { Err(Failure::new(unreadable.join("; "))) }
 }
 
 /// What a file of the server's own says of its cache.
@@ -138,7 +144,7 @@ impl Like {
     fn read(path: &Path, m_rope: bool) -> Result<Self, Failure> {
         let in_file = |error: StateFileError| Failure::new(format!("{}: {error}", path.display()));
         let file = open(path).map_err(Failure::new)?;
-        let state = StateFile::walk(BufReader::new(file), ReadOptions { m_rope }).map_err(in_file)?;
+        let state = walk(path, &file, m_rope).map_err(Failure::new)?;
         let shape = state.only_stream().map_err(in_file)?.shape.clone();
         Ok(Self { n_stream: state.streams.len(), shape })
     }
@@ -151,8 +157,9 @@ struct Checked {
 
 fn check_file(path: &Path, expected: &Expected<'_>, m_rope: bool) -> Result<Checked, Failure> {
     let file = open(path).map_err(Failure::new)?;
-    let state = match StateFile::walk(BufReader::new(file), ReadOptions { m_rope }) {
+    let state = match StateFile::walk(BufReader::new(&file), ReadOptions { m_rope }) {
         Ok(state) => state,
+        Err(_) if is_m_rope(&file, m_rope) => return Err(Failure::new(LoadError::MRope { path: path.to_owned() })),
         Err(error) => {
             let finding = StateFinding { message: error.to_string(), server: server_reaction(&error) };
             return Ok(Checked { summary: String::new(), findings: vec![finding] });

@@ -41,6 +41,12 @@ pub enum LoadError {
         /// What is wrong with it.
         source: StateFileError,
     },
+    /// A file of a model with several positions a token, read as one without.
+    #[error("{}: its cells have several positions a token (M-RoPE); give --m-rope", path.display())]
+    MRope {
+        /// The file.
+        path: PathBuf,
+    },
     /// Layers of several types, which no server has.
     #[error("{}: its layers have rows of more than one type of K or V; only state check takes such a file", path.display())]
     MixedTypes {
@@ -80,12 +86,23 @@ impl Loaded {
     pub fn read(path: &Path, m_rope: bool) -> Result<Self, LoadError> {
         let file = open(path)?;
         let in_file = |source| LoadError::File { path: path.to_owned(), source };
-        let state = StateFile::walk(BufReader::new(&file), ReadOptions { m_rope }).map_err(in_file)?;
+        let state = walk(path, &file, m_rope)?;
         let stream = state.only_stream().map_err(in_file)?;
         let header = header(stream).ok_or_else(|| LoadError::MixedTypes { path: path.to_owned() })??;
         let (descriptors, mut cache) = memory(&header)?;
         state.scatter(BufReader::new(&file), &mut cache)?;
         Ok(Self { file: state, cache, header, descriptors })
+    }
+
+    /// [`read`](Self::read), whether or not the file's model has several positions a token.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub fn read_either(path: &Path) -> Result<Self, LoadError> {
+        match Self::read(path, false) {
+            Err(LoadError::MRope { .. }) => Self::read(path, true),
+            outcome => outcome,
+        }
     }
 
     /// How many cells it has.
@@ -101,6 +118,21 @@ pub(super) fn open(path: &Path) -> Result<File, LoadError> {
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| failed(errno.into()))?);
     let is_file = file.metadata().map_err(failed)?.is_file();
     if is_file { Ok(file) } else { Err(LoadError::NoFile { path: path.to_owned() }) }
+}
+
+/// Everything but the rows of the file at `path`, opened as `file`.
+pub(super) fn walk(path: &Path, file: &File, m_rope: bool) -> Result<StateFile, LoadError> {
+    let walk = |m_rope| StateFile::walk(BufReader::new(file), ReadOptions { m_rope });
+    walk(m_rope).map_err(|source| match is_m_rope(file, m_rope) {
+        true => LoadError::MRope { path: path.to_owned() },
+        false => LoadError::File { path: path.to_owned(), source },
+    })
+}
+
+/// Whether a file that cannot be read without M-RoPE can with it. The cells differ in length, and a file must end where
+/// it says: one that reads both ways is not to be had by chance.
+pub(super) fn is_m_rope(file: &File, m_rope: bool) -> bool {
+    !m_rope && StateFile::walk(BufReader::new(file), ReadOptions { m_rope: true }).is_ok()
 }
 
 /// Memory for the regions of `header`, mapped for writing.

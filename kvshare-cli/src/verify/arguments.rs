@@ -15,15 +15,15 @@ Examples:
   kvshare-cli verify --layout header.json --fds 3 --against-fds 4 3<>region.bin 4<>other.bin
 
 The relative error of a layer's K or V is the norm of the difference over the norm of the expected rows, of all positions \
-of the prompt together. Rows of stream 0 are compared. Nothing is changed.
+of the prompt together. Nothing is changed.
 
 Exit status: 0 the tolerance held, 1 it did not or nothing could be compared, 2 misuse")]
 pub struct VerifyArguments {
     /// The header of the cache
     #[arg(long, value_name = "FILE")]
     pub(super) layout: PathBuf,
-    /// Numbers of its descriptors, in the header's order
-    #[arg(long, value_name = "N,N", value_delimiter = ',', required = true)]
+    /// Numbers of its descriptors, in the header's order [default with --pid: all that are memory]
+    #[arg(long, value_name = "N,N", value_delimiter = ',', required_unless_present = "pid")]
     pub(super) fds: Vec<i32>,
     /// Take these descriptors from this process instead of from this program's own
     #[arg(long, value_name = "PID")]
@@ -37,6 +37,9 @@ pub struct VerifyArguments {
     /// The header of the other regions [default: that of --layout]
     #[arg(long, value_name = "FILE", requires = "against_fds")]
     pub(super) against_layout: Option<PathBuf>,
+    /// The stream whose rows are compared; of other regions, too. A state file's or a model's rows have one
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(super) stream: u64,
     #[command(flatten)]
     pub(super) prompt: PromptArguments,
     /// The model (GGUF): tells how K is turned by RoPE, and completes a header that names no tensors [default: --against,

@@ -40,6 +40,14 @@ pub enum VerifyError {
     /// The cache has nothing to compare.
     #[error("the header has no attention layer, so there is no row to compare")]
     NoLayers,
+    /// The cache has fewer streams.
+    #[error("there is no stream {stream}; the cache's streams are 0 to {}", streams.saturating_sub(1))]
+    NoStream {
+        /// The stream asked for.
+        stream: u64,
+        /// How many there are.
+        streams: u64,
+    },
     /// The two caches have another number of layers.
     #[error(
         "the regions have {found} layers with a cache, what they are compared with has {expected}: they are not of one model"

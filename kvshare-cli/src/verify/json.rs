@@ -6,7 +6,7 @@ use super::{Agreement, Diagnosis, Element, Explained, Place, Plane, Verification
 
 /// All facts. A number that is none is `null`.
 pub(crate) fn verification(verification: &Verification) -> Value {
-    let Verification { against, positions, tolerance, planes, diagnosis, model } = verification;
+    let Verification { against, positions, stream: (stream, _), tolerance, planes, diagnosis, model } = verification;
     let plane = |plane: &Plane| {
         let Agreement { relative, rows_off, first_off, rows_empty, worst, .. } = &plane.agreement;
         json!({
@@ -24,6 +24,7 @@ pub(crate) fn verification(verification: &Verification) -> Value {
         "right": verification.holds(),
         "against": against,
         "positions": positions,
+        "stream": stream,
         "tolerance": {"k": tolerance.k, "v": tolerance.v},
         "planes": planes.iter().map(plane).collect::<Vec<_>>(),
         "worst": verification.worst().and_then(|plane| {

@@ -83,7 +83,7 @@ fn verify(arguments: &VerifyArguments) -> Result<Verification, VerifyError> {
         (None, _) => {
             let other = arguments.against_layout.as_ref().unwrap_or(&arguments.layout);
             let header = read(other, &against, model_path.map(AsRef::as_ref))?;
-            Reference::of_regions(&header, &against, tokens.as_deref())?
+            Reference::of_regions(&header, &against, arguments.stream, tokens.as_deref())?
         }
     };
     let facts = match (model, model_path) {
@@ -91,11 +91,15 @@ fn verify(arguments: &VerifyArguments) -> Result<Verification, VerifyError> {
         (None, Some(path)) => ModelFacts::read(path)?,
         (None, None) => ModelFacts::unknown(),
     };
-    Verification::of(&Side::open(&header, &descriptors)?, &reference, facts, arguments.tolerance)
+    Verification::of(&Side::open(&header, &descriptors, arguments.stream)?, &reference, facts, arguments.tolerance)
 }
 
 fn take(pid: Option<i32>, numbers: &[i32]) -> Result<Vec<OwnedFd>, VerifyError> {
     let holder = DescriptorHolder::open(pid)?;
+    let numbers = match numbers {
+        [] if pid.is_some() => holder.memory_descriptors()?,
+        numbers => numbers.to_vec(),
+    };
     Ok(numbers.iter().map(|number| holder.take(*number)).collect::<Result<_, _>>()?)
 }
 

@@ -63,12 +63,17 @@ impl FileKind {
 }
 
 impl Reference {
-    /// Other regions: as many rows as there are tokens, or else as were written.
+    /// A stream of other regions: as many rows as there are tokens, or else as were written.
     ///
     /// # Errors
-    /// Tensors that make no cache, or nothing written in them.
-    pub fn of_regions(header: &Header, descriptors: &[impl AsFd], tokens: Option<&[i32]>) -> Result<Self, VerifyError> {
-        let side = Side::open(header, descriptors)?;
+    /// Tensors that make no cache, a stream that is not there, or nothing written in it.
+    pub fn of_regions(
+        header: &Header,
+        descriptors: &[impl AsFd],
+        stream: u64,
+        tokens: Option<&[i32]>,
+    ) -> Result<Self, VerifyError> {
+        let side = Side::open(header, descriptors, stream)?;
         let positions = match tokens {
             Some(tokens) => tokens.len() as u64,
             None => written(&side)?,
@@ -84,10 +89,10 @@ impl Reference {
     /// # Errors
     /// A file that cannot be read, restores to something else than a prompt, or to another one.
     pub fn of_state_file(path: &Path, tokens: Option<&[i32]>) -> Result<Self, VerifyError> {
-        let loaded = Loaded::read(path, false)?;
+        let loaded = Loaded::read_either(path)?;
         let in_file = |source| VerifyError::StateFile { path: path.to_owned(), source };
         loaded.file.validate(&Expected { tokens, ..Expected::default() }).map_err(in_file)?;
-        let side = Side::open(&loaded.header, &loaded.descriptors)?;
+        let side = Side::open(&loaded.header, &loaded.descriptors, 0)?;
         Ok(Self { side, positions: loaded.cells(), what: format!("the state file {}", path.display()), argmax: None })
     }
 
@@ -102,7 +107,7 @@ impl Reference {
         let mut cache = MappedCache::map(&own, &descriptors, &options)?;
         let tokens: Vec<u32> = tokens.iter().map(|token| token.cast_unsigned()).collect();
         let logits = model.evaluate(&tokens, 0, &mut CacheRows::new(&mut cache))?;
-        let side = Side::open(&own, &descriptors)?;
+        let side = Side::open(&own, &descriptors, 0)?;
         let what = format!("the prefill of {name}");
         Ok(Self { side, positions: tokens.len() as u64, what, argmax: Some(most_likely(&logits)) })
     }
@@ -125,7 +130,7 @@ fn written(side: &Side) -> Result<u64, VerifyError> {
     let mut end = 0;
     for survey in survey(side.reader()) {
         let streams = survey.streams?;
-        let first = streams.iter().find(|rows| rows.stream == 0);
+        let first = streams.iter().find(|rows| rows.stream == side.stream());
         end = first.and_then(|rows| rows.rows.last()).map_or(end, |row| end.max(row.position + 1));
     }
     if end == 0 { Err(VerifyError::NothingExpected) } else { Ok(end) }

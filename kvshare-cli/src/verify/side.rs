@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::os::fd::AsFd;
 
 use kvshare::header::Header;
-use kvshare::layout::{Part, TensorType, tensor_name};
+use kvshare::layout::{Part, Plane, TensorType, tensor_name};
 use kvshare::state_file::Half;
 use kvshare::values::{decode_row, rotate};
 
@@ -22,12 +22,14 @@ pub struct Place {
     pub half: Half,
 }
 
-/// The K and V rows of a cache, in stream 0.
+/// The K and V rows of one stream of a cache.
 #[derive(Debug)]
 pub struct Side {
     reader: CacheReader,
     layers: Vec<Layer>,
     cells: u64,
+    stream: u64,
+    streams: u64,
 }
 
 #[derive(Debug)]
@@ -106,22 +108,26 @@ impl<'a> Reading<'a> {
 }
 
 impl Side {
-    /// The cache that `header` describes in `descriptors`.
+    /// One stream of the cache that `header` describes in `descriptors`.
     ///
     /// # Errors
-    /// Tensors that do not pair up by layer, or none.
-    pub fn open(header: &Header, descriptors: &[impl AsFd]) -> Result<Self, VerifyError> {
+    /// Tensors that do not pair up by layer, none, or no such stream.
+    pub fn open(header: &Header, descriptors: &[impl AsFd], stream: u64) -> Result<Self, VerifyError> {
         let planes = header.planes()?;
         let reader = CacheReader::open(header, descriptors)?;
         let layer = |number| {
-            let tensor = |part| reader.tensor(&tensor_name(part, number)).cloned();
+            let tensor = |part| reader.tensor(&tensor_name(part, number)).map(|tensor| only_stream(tensor, stream));
             Ok(Layer { number, k: tensor(Part::K)?, v: tensor(Part::V)? })
         };
         let layers = planes.layers().iter().map(|planes| layer(planes.layer)).collect::<Result<Vec<_>, ReadError>>()?;
         if layers.is_empty() {
             return Err(VerifyError::NoLayers);
         }
-        Ok(Self { reader, layers, cells: planes.cells() })
+        let streams = planes.streams();
+        if stream >= streams {
+            return Err(VerifyError::NoStream { stream, streams });
+        }
+        Ok(Self { reader, layers, cells: planes.cells(), stream, streams })
     }
 
     /// Every K and V, layer by layer.
@@ -137,6 +143,16 @@ impl Side {
     /// Positions that it has room for.
     pub fn cells(&self) -> u64 {
         self.cells
+    }
+
+    /// Which of its streams this is.
+    pub fn stream(&self) -> u64 {
+        self.stream
+    }
+
+    /// How many streams the cache has.
+    pub fn streams(&self) -> u64 {
+        self.streams
     }
 
     /// The rows, by tensor.
@@ -180,6 +196,13 @@ impl Side {
         }
         Ok(values)
     }
+}
+
+/// `tensor` as if `stream`, which may not be there, were the only one.
+fn only_stream(tensor: &CacheTensor, stream: u64) -> CacheTensor {
+    let plane = tensor.plane;
+    let offset = plane.offset.saturating_add(stream.saturating_mul(plane.stream_bytes()));
+    CacheTensor { plane: Plane { offset, streams: 1, ..plane }, ..tensor.clone() }
 }
 
 impl fmt::Display for Pairing {

@@ -14,8 +14,12 @@ const COLUMNS: usize = 100;
 pub(crate) fn verification(verification: &Verification) -> String {
     let Verification { against, positions, tolerance, diagnosis, .. } = verification;
     let layers = verification.planes.len() / Half::BOTH.len();
+    let stream = match verification.stream {
+        (_, 1) => String::new(),
+        (stream, streams) => format!(" in stream {stream} of 0 to {} (--stream)", streams - 1),
+    };
     let mut text = format!(
-        "{} of {}, compared with {against}.\nA layer may be off by {} in K and {} in V, a single row by {} and {}.\n\n{}\n\n",
+        "{} of {}{stream}, compared with {against}.\nA layer may be off by {} in K and {} in V, a single row by {} and {}.\n\n{}\n\n",
         counted(*positions, "position"),
         counted(layers as u64, "layer"),
         percent(tolerance.k),

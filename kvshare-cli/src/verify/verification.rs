@@ -11,6 +11,8 @@ pub struct Verification {
     pub against: String,
     /// How many positions were compared.
     pub positions: u64,
+    /// The stream that was compared, and how many the cache has.
+    pub stream: (u64, u64),
     /// How far K and V may be off.
     pub tolerance: Tolerance,
     /// Every layer's K and V, layer by layer.
@@ -66,7 +68,8 @@ impl Verification {
             let patient = Patient { found, expected, positions, tolerance, rope: model.rope.as_ref() };
             Some(patient.diagnose(&wrong)?)
         };
-        Ok(Self { against: reference.what.clone(), positions, tolerance, planes, diagnosis, model })
+        let (against, stream) = (reference.what.clone(), (found.stream(), found.streams()));
+        Ok(Self { against, positions, stream, tolerance, planes, diagnosis, model })
     }
 
     /// Whether all rows are within the tolerance.

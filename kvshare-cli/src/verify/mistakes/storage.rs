@@ -39,7 +39,9 @@ fn other_order<'a>(right: &Reading<'a>) -> Option<Hypothesis<'a>> {
 
 /// Elements of `written`: in rows one after the other, as long as they then are; and in each row's own place.
 fn other_type<'a>(right: &Reading<'a>, written: TensorType) -> Vec<Hypothesis<'a>> {
-    let (plane, bytes) = (&right.tensor.plane, right.tensor.placed.tensor.bytes());
+    let plane = &right.tensor.plane;
+    // Up to the tensor's end: rows that are too long reach into the streams behind theirs.
+    let bytes = right.tensor.placed.end().saturating_sub(plane.offset);
     let Some(row_bytes) = written.row_bytes(plane.width).filter(|_| written != plane.tensor_type) else {
         return Vec::new();
     };
