@@ -51,6 +51,11 @@ impl Failure {
     }
 }
 
+/// `1 region`, `2 regions`.
+pub fn counted(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// Prints `text` and a newline.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use super::descriptor::exporter_in_words;
 use super::findings::{in_stream, span};
 use super::reader::{Padding, RowsSurvey, TensorSurvey};
 use super::{CpuRefusal, Descriptor, Holders, Inspected, Report, Surveyed, terminal_map};
-use crate::output::{bytes_in_words, number, table};
+use crate::output::{bytes_in_words, counted, number, table};
 
 /// Findings that are printed, at most: the first ones tell what went wrong. `--json` has all.
 const MOST_FINDINGS: usize = 20;
@@ -117,14 +117,9 @@ fn layout(surveyed: &Surveyed) -> String {
     format!(
         "header: {model}; {} in {}, {}; layout hashes right, {digest}\n\n{regions}\n\n{tensors}",
         bytes_in_words(header.bytes()),
-        counted(header.regions.len(), "region"),
-        counted(header.tensors.len(), "tensor"),
+        counted(header.regions.len() as u64, "region"),
+        counted(header.tensors.len() as u64, "tensor"),
     )
-}
-
-/// `1 region`, `2 regions`.
-fn counted(count: usize, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// One row of the table for each stream that was written, and at least one.

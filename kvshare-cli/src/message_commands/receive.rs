@@ -19,7 +19,7 @@ use rustix::io::{Errno, FdFlags};
 use serde_json::{Value, json};
 
 use super::{deadline, seconds};
-use crate::output::{Failure, bytes_in_words, print, print_bytes};
+use crate::output::{Failure, bytes_in_words, counted, print, print_bytes};
 
 /// Bytes that are copied from memory into a file at once.
 const PIECE: usize = 1 << 20;
@@ -73,8 +73,8 @@ pub(super) fn run(arguments: &ReceiveArguments) -> Result<(), Failure> {
     if arguments.into.is_none() {
         print_bytes(&message.header)?;
     }
-    let (bytes, count) = (message.header.len(), message.descriptors.len());
-    note(&format!("received a header of {bytes} bytes with {count} descriptors"));
+    let (bytes, descriptors) = (message.header.len(), counted(message.descriptors.len() as u64, "descriptor"));
+    note(&format!("received a header of {bytes} bytes with {descriptors}"));
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use serde_json::json;
 
 use super::{deadline, seconds};
 use crate::header_file;
-use crate::output::{Failure, print};
+use crate::output::{Failure, counted, print};
 
 /// Bytes that are copied from a file into memory at once.
 const PIECE: usize = 1 << 20;
@@ -75,7 +75,7 @@ pub(super) fn run(arguments: &SendArguments) -> Result<(), Failure> {
     if arguments.json {
         return print(&json!({"header_bytes": bytes, "descriptors": count}).to_string());
     }
-    print(&format!("sent a header of {bytes} bytes with {count} descriptors"))
+    print(&format!("sent a header of {bytes} bytes with {}", counted(count as u64, "descriptor")))
 }
 
 /// The contents of a file in sealed memory, with zeros up to the next multiple of 4096.

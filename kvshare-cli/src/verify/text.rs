@@ -3,7 +3,7 @@
 use kvshare::state_file::Half;
 
 use super::{Agreement, Diagnosis, Element, Explanation, Mistake, Place, Plane, Verification};
-use crate::output::{number, table};
+use crate::output::{counted, number, table};
 
 /// How many layers with another layer's rows are listed one by one.
 const MOST_LISTED: usize = 4;
@@ -261,10 +261,6 @@ fn layers(planes: &[&Plane], all: usize) -> Option<String> {
         (_, [before @ .., last]) if !before.is_empty() => Some(format!("layers {} and {last}", before.join(", "))),
         (_, words) => Some(format!("layers {}", words.concat())),
     }
-}
-
-fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
 }
 
 /// `0` is exactly nothing.
