@@ -269,6 +269,22 @@ fn the_picture_says_what_is_wrong_and_has_every_stream() {
     assert!(odd.len() > 1 && odd.iter().all(|width| *width >= 9), "{odd:?}");
 }
 
+#[test]
+fn the_picture_leaves_out_what_is_wrong_with_descriptors() {
+    let cache = Cache::small(3);
+    let file = cache.path("region.bin");
+    std::fs::write(&file, &cache.bytes()[0]).unwrap();
+    // Not sealed: the one finding, and none of the cache's rows.
+    let unsealed = std::fs::File::options().read(true).write(true).open(file).unwrap();
+    let (layout, path) = (cache.header_path(), cache.path("cache.svg"));
+    let [layout, plot] = [&layout, &path].map(|path| path.to_str().unwrap());
+    let arguments = ["inspect", "--fds", "3", "--layout", layout, "--plot", plot];
+    let ended = run(PROGRAM, &arguments, &[std::os::fd::AsFd::as_fd(&unsealed)]);
+    assert!(ended.code == Some(1) && ended.text().contains("  descriptor 3: "), "{ended:?}");
+    let svg = std::fs::read_to_string(path).unwrap();
+    assert!(svg.contains("RMS") && !svg.contains("descriptor 3"), "{svg}");
+}
+
 /// A process that holds descriptors and does nothing.
 struct Idle(std::process::Child);
 

@@ -121,6 +121,9 @@ impl<'a> Picture<'a> {
     fn of(surveyed: &Surveyed, maps: &'a [Heatmap], findings: &[Finding]) -> Self {
         let model = surveyed.header.model.as_ref().map_or("KV cache", |model| &model.name);
         let has_streams = surveyed.header.params.as_ref().is_some_and(|params| params.n_stream > 1);
+        // What is wrong with descriptors is not to be seen here.
+        let findings: Vec<&Finding> =
+            findings.iter().filter(|finding| !["descriptor", "cpu_access"].contains(&finding.kind)).collect();
         let mut lines: Vec<String> = findings.iter().take(MOST_FINDINGS).map(ToString::to_string).collect();
         if findings.len() > MOST_FINDINGS {
             lines.push(format!("and {} more findings", findings.len() - MOST_FINDINGS));

@@ -78,7 +78,11 @@ fn draw_square(half: &HalfMap, square: Square, colourful: bool, text: &mut Strin
     let (glyph, style) = match square {
         Square::Unwritten => ('·', Style::new().dimmed()),
         Square::Partly => ('░', Style::new()),
-        Square::Odd => ('!', Style::new().bold().fg_color(Some(Color::Ansi(AnsiColor::Red)))),
+        // A thin sign among blocks: its ground is seen from afar.
+        Square::Odd => {
+            let (white, red) = (Color::Ansi(AnsiColor::BrightWhite), Color::Ansi(AnsiColor::Red));
+            ('!', Style::new().bold().fg_color(Some(white)).bg_color(Some(red)))
+        }
         Square::Written(size) => {
             let level = (half.level(size) * (LEVELS.len() - 1) as f32).round() as usize;
             let colour = Ansi256Color(COLOURS[level.min(COLOURS.len() - 1)]);
