@@ -325,7 +325,7 @@ fn link(descriptor: BorrowedFd<'_>) -> Result<String, FdError> {
 }
 
 /// The line `exp_name:` that a dma-buf adds to its fdinfo (the kernel's drivers/dma-buf/dma-buf.c, dma_buf_show_fdinfo).
-fn exporter(descriptor: BorrowedFd<'_>) -> Option<String> {
+pub(crate) fn exporter(descriptor: BorrowedFd<'_>) -> Option<String> {
     // The name, which any holder can set, stands among the lines and need not be UTF-8; it comes after this one.
     let bytes = std::fs::read(format!("/proc/thread-self/fdinfo/{}", descriptor.as_raw_fd())).ok()?;
     let text = String::from_utf8_lossy(&bytes);

@@ -30,7 +30,7 @@ mod spawn_error;
 pub use child::Child;
 pub use error::FdError;
 pub use facts::{Facts, Identity, Kind, OpenMode, PageUse, Truncation, check_region, size, sizes};
-pub(crate) use facts::{dma_buf_size, identity};
+pub(crate) use facts::{dma_buf_size, exporter, identity};
 pub(crate) use file_system::FileSystem;
 pub use inherited::take_inherited;
 pub use limit::DescriptorLimit;

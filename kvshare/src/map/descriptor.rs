@@ -4,8 +4,12 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::{FileType, OFlags, SealFlags};
 
-use super::{Access, Extent, MapError, Unsealed};
-use crate::fd::{FileSystem, REQUIRED_SEALS, dma_buf_size};
+use super::placement::MapFrom;
+use super::{Access, Extent, Guard, MapError, Unsealed};
+use crate::fd::{FileSystem, REQUIRED_SEALS, dma_buf_size, exporter};
+
+/// Exporters whose buffers were seen to be mapped right from any offset: memfds as a dma-buf, and the system heap.
+const MAPS_PARTS: [&str; 2] = ["udmabuf", "system"];
 
 /// What the kernel says of a descriptor, as far as mapping it goes. Nothing of it comes from the peer that sent it.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +42,22 @@ impl Mappable {
     /// Whether the memory comes from a pool of huge pages.
     pub fn is_huge(&self) -> bool {
         self.page_bytes > rustix::param::page_size() as u64
+    }
+
+    /// From where the descriptor, which is this one, is to be mapped.
+    ///
+    /// Several DRM drivers count a mapping's pages from its first one, wherever in the buffer that lies, also after the
+    /// kernel has split the mapping (Linux, drivers/gpu/drm/drm_gem_shmem_helper.c, `drm_gem_shmem_fault`): a part would show
+    /// the buffer's first bytes. Mapped in one piece from its start, a buffer is seen right with every driver.
+    pub fn map_from(&self, descriptor: BorrowedFd<'_>, guard: Guard) -> Result<MapFrom, MapError> {
+        match (self.is_dma_buf, guard) {
+            (false, _) => Ok(MapFrom::Offset),
+            (true, Guard::None | Guard::Region) => Ok(MapFrom::Start),
+            (true, Guard::Tensor) => match exporter(descriptor) {
+                Some(exporter) if MAPS_PARTS.contains(&exporter.as_str()) => Ok(MapFrom::Offset),
+                exporter => Err(MapError::GuardOfParts { exporter: exporter.unwrap_or_default() }),
+            },
+        }
     }
 
     pub fn check_end(&self, region: Extent) -> Result<(), MapError> {

@@ -117,6 +117,15 @@ pub enum MapError {
         /// The size of the memory's pages.
         page_bytes: u64,
     },
+    /// Guard pages between tensors were asked for in a dma-buf whose driver may map parts of it wrongly.
+    #[error(
+        "a dma-buf of the driver {exporter:?} cannot have guard pages between tensors: many drivers show a buffer's start \
+         wherever a part of it is mapped; guard the region, or nothing"
+    )]
+    GuardOfParts {
+        /// What `exp_name` says in its fdinfo; empty where `/proc` tells none.
+        exporter: String,
+    },
     /// A view was asked for that is not inside its region or view.
     #[error("{len} bytes at offset {offset} were asked for, of {size}")]
     OutOfBounds {

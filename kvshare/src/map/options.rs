@@ -16,10 +16,11 @@ pub enum Guard {
     /// Nowhere.
     #[default]
     None,
-    /// Before and after the region.
+    /// Before and after the region. A dma-buf is mapped from its start, so the page before lies before that.
     Region,
     /// Before and after each tensor. A tensor ends where its last page ends, so an access past its last byte faults
-    /// from the next multiple of 4096 on; up to there it meets padding. What lies between tensors is not mapped.
+    /// from the next multiple of 4096 on; up to there it meets padding. What lies between tensors is not mapped. Of
+    /// dma-bufs only those of udmabuf and of the system heap can be guarded so.
     Tensor,
 }
 

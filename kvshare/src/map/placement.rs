@@ -27,6 +27,15 @@ pub(super) struct Piece {
     pub first: usize,
 }
 
+/// From where in a file pieces of it are mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum MapFrom {
+    /// From where they begin.
+    Offset,
+    /// From its first byte, and in one piece: its driver would show its first page wherever a mapping begins.
+    Start,
+}
+
 /// Plans a region that [`Extent::check_region`] has passed, of a file with pages of `page_bytes`.
 ///
 /// A piece starts at an address that differs from its file offset by a multiple of `alignment`, which is what huge
@@ -35,6 +44,7 @@ pub(super) fn place(
     region: Extent,
     tensors: &[Extent],
     guard: Guard,
+    from: MapFrom,
     page_bytes: u64,
     alignment: u64,
 ) -> Result<Placement, MapError> {
@@ -49,9 +59,9 @@ pub(super) fn place(
     for visible in parts {
         let start = region.offset + visible.offset;
         let end = start + visible.size;
-        let first_page = start - start % page_bytes;
+        let first_page = if from == MapFrom::Start { 0 } else { start - start % page_bytes };
         let file = Extent { offset: first_page, size: end.next_multiple_of(page_bytes) - first_page };
-        if gap > 0 && file.size != visible.size {
+        if gap > 0 && [start, end].iter().any(|edge| !edge.is_multiple_of(page_bytes)) {
             return Err(MapError::GuardNeedsSmallerPages { offset: start, size: visible.size, page_bytes });
         }
         let at = cursor + (first_page.wrapping_sub(cursor) & (alignment - 1));

@@ -40,8 +40,8 @@ impl MappedRegion {
     /// # Errors
     ///
     /// A size or offset that cannot be, or is beyond the descriptor's real end; memory that is not sealed, cannot be
-    /// written though it should be, or cannot be mapped by the CPU at all; tensors that cannot have guard pages; what
-    /// the kernel answered. Nothing stays mapped.
+    /// written though it should be, or cannot be mapped by the CPU at all; tensors that cannot have guard pages, or a
+    /// dma-buf whose driver cannot be relied on to map parts of it; what the kernel answered. Nothing stays mapped.
     ///
     /// [`Guard::Tensor`]: super::Guard::Tensor
     #[doc(alias = "mmap")]
@@ -59,7 +59,8 @@ impl MappedRegion {
 
         let huge_bytes = if options.transparent_huge { TRANSPARENT_HUGE_BYTES } else { 0 };
         let alignment = mappable.page_bytes.max(huge_bytes);
-        let placement = place(extent, tensors, options.guard, mappable.page_bytes, alignment)?;
+        let from = mappable.map_from(descriptor.as_fd(), options.guard)?;
+        let placement = place(extent, tensors, options.guard, from, mappable.page_bytes, alignment)?;
 
         let descriptor = descriptor.as_fd().try_clone_to_owned().map_err(|error| MapError::System {
             call: "F_DUPFD_CLOEXEC",

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use super::cpu_access::retried;
 use super::fence::judge;
 use super::mapping::Mapping;
-use super::placement::{Piece, Placement, place};
+use super::placement::{MapFrom, Piece, Placement, place};
 use super::region::{ENOTSUPP, explain};
 use super::{Access, Extent, Guard, MapError};
 use crate::map::descriptor::Mappable;
@@ -23,7 +23,7 @@ fn extent(offset: u64, size: u64) -> Extent {
 fn an_unguarded_region_takes_no_more_than_its_pages() {
     let piece = Piece { visible: extent(0, 8192), file: extent(4096, 8192), at: 0, first: 0 };
     assert_eq!(
-        place(extent(4096, 8192), &[], Guard::None, KIB_4, KIB_4),
+        place(extent(4096, 8192), &[], Guard::None, MapFrom::Offset, KIB_4, KIB_4),
         Ok(Placement { bytes: 8192, alignment: 4096, pieces: vec![piece] })
     );
 }
@@ -32,9 +32,21 @@ fn an_unguarded_region_takes_no_more_than_its_pages() {
 fn a_guarded_region_lies_between_two_pages() {
     let piece = Piece { visible: extent(0, 8192), file: extent(4096, 8192), at: 4096, first: 4096 };
     assert_eq!(
-        place(extent(4096, 8192), &[], Guard::Region, KIB_4, KIB_4),
+        place(extent(4096, 8192), &[], Guard::Region, MapFrom::Offset, KIB_4, KIB_4),
         Ok(Placement { bytes: 16384, alignment: 4096, pieces: vec![piece] })
     );
+}
+
+#[test]
+fn a_region_of_a_buffer_that_is_mapped_from_its_start_is_seen_at_its_own_offset() {
+    let whole = extent(0, 8192);
+    for (guard, gap) in [(Guard::None, 0), (Guard::Region, 4096)] {
+        let piece = Piece { visible: whole, file: extent(0, 20480), at: gap, first: gap + 12288 };
+        assert_eq!(
+            place(extent(12288, 8192), &[], guard, MapFrom::Start, KIB_4, KIB_4),
+            Ok(Placement { bytes: 20480 + 2 * gap, alignment: 4096, pieces: vec![piece] })
+        );
+    }
 }
 
 #[test]
@@ -45,7 +57,7 @@ fn guarded_tensors_lie_between_pages_and_what_is_between_them_is_left_out() {
         Piece { visible: extent(12288, 4096), file: extent(16384, 4096), at: 16384, first: 16384 },
     ];
     assert_eq!(
-        place(extent(4096, 16384), &tensors, Guard::Tensor, KIB_4, KIB_4),
+        place(extent(4096, 16384), &tensors, Guard::Tensor, MapFrom::Offset, KIB_4, KIB_4),
         Ok(Placement { bytes: 24576, alignment: 4096, pieces })
     );
 }
@@ -54,7 +66,7 @@ fn guarded_tensors_lie_between_pages_and_what_is_between_them_is_left_out() {
 fn a_region_in_the_middle_of_huge_pages_is_seen_at_its_own_offset() {
     let piece = Piece { visible: extent(0, MIB_2), file: extent(0, 2 * MIB_2), at: 0, first: 4096 };
     assert_eq!(
-        place(extent(4096, MIB_2), &[], Guard::None, MIB_2, MIB_2),
+        place(extent(4096, MIB_2), &[], Guard::None, MapFrom::Offset, MIB_2, MIB_2),
         Ok(Placement { bytes: 4 << 20, alignment: 2 << 20, pieces: vec![piece] })
     );
 }
@@ -70,7 +82,7 @@ fn guards_must_follow_at_once_even_where_pages_are_huge() {
         (extent(4096, MIB_2), Guard::Tensor, refused(4096, MIB_2)),
     ];
     for (region, guard, expected) in table {
-        let answer = place(region, &[extent(0, region.size)], guard, MIB_2, MIB_2);
+        let answer = place(region, &[extent(0, region.size)], guard, MapFrom::Offset, MIB_2, MIB_2);
         assert_eq!(answer.map(|placement| placement.bytes as u64), expected, "{region:?}, {guard:?}");
     }
 }
@@ -79,7 +91,7 @@ fn guards_must_follow_at_once_even_where_pages_are_huge() {
 fn transparent_huge_pages_are_possible_where_address_and_offset_agree() {
     let tensors = [extent(0, 5 << 20), extent(6 << 20, 4096), extent(7 << 20, 9 << 20)];
     for guard in [Guard::None, Guard::Region, Guard::Tensor] {
-        let placement = place(extent(12288, 16 << 20), &tensors, guard, KIB_4, MIB_2).expect("a plan");
+        let placement = place(extent(12288, 16 << 20), &tensors, guard, MapFrom::Offset, KIB_4, MIB_2).expect("a plan");
         for piece in placement.pieces {
             assert_eq!(piece.at as u64 % MIB_2, piece.file.offset % MIB_2, "{guard:?}, {piece:?}");
         }
@@ -89,7 +101,7 @@ fn transparent_huge_pages_are_possible_where_address_and_offset_agree() {
 #[test]
 fn a_plan_larger_than_the_address_space_is_refused() {
     let largest = isize::MAX as u64 - 4095;
-    let answer = place(extent(0, largest), &[], Guard::Region, KIB_4, KIB_4);
+    let answer = place(extent(0, largest), &[], Guard::Region, MapFrom::Offset, KIB_4, KIB_4);
     assert_eq!(answer, Err(MapError::TooLarge { size: largest + 8192 }));
 }
 
@@ -112,7 +124,7 @@ fn what_no_driver_can_map_is_reported_by_the_kernels_own_answer() {
 #[test]
 fn memory_that_the_kernel_will_not_map_leaves_an_error_and_no_mapping() {
     let (pipe, _writer) = rustix::pipe::pipe().expect("a pipe");
-    let placement = place(extent(0, 4096), &[], Guard::Region, KIB_4, KIB_4).expect("a plan");
+    let placement = place(extent(0, 4096), &[], Guard::Region, MapFrom::Offset, KIB_4, KIB_4).expect("a plan");
     assert_eq!(Mapping::new(pipe.as_fd(), placement, Access::ReadOnly, false).err(), Some(Errno::NODEV));
 }
 

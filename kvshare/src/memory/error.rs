@@ -144,7 +144,7 @@ pub enum MemoryError {
         errno: Errno,
     },
     /// The driver refused to make a dma-buf.
-    #[error("{call} failed for {size} bytes of {kind} memory: {errno}")]
+    #[error("{call} failed for {size} bytes of {kind} memory: {errno}; {}", refusal(kind, *errno))]
     DmaBuf {
         /// What kind of memory, as [`RegionSource::kind`](super::RegionSource::kind) says it.
         kind: &'static str,
@@ -156,7 +156,7 @@ pub enum MemoryError {
         errno: Errno,
     },
     /// A system call failed that seldom does.
-    #[error("{call} failed for a memfd of {size} bytes: {errno}")]
+    #[error("{call} failed for a memfd of {size} bytes: {errno}; {}", refusal("memfd", *errno))]
     System {
         /// The system call's name.
         call: &'static str,
@@ -167,13 +167,31 @@ pub enum MemoryError {
     },
 }
 
+const MORE_DESCRIPTORS: &str = "raise the limit of open descriptors (ulimit -n)";
+
 /// What to do where a device cannot be opened.
 fn remedy(kind: &str, errno: Errno) -> &'static str {
     match (errno, kind) {
         (Errno::ACCESS | Errno::PERM, _) => "join the group that owns it, or run as its owner",
+        (Errno::MFILE | Errno::NFILE, _) => MORE_DESCRIPTORS,
         (Errno::NOENT, "udmabuf") => "load the kernel's module udmabuf, or use another kind of memory",
         (Errno::NOENT, "dma-heap") => "the heaps of this machine are the files in /dev/dma_heap",
         (Errno::NOENT, "drm") => "the devices of this machine are the card nodes in /dev/dri",
         _ => "use another kind of memory",
+    }
+}
+
+/// What to do where a device, or the kernel, does not make the memory.
+fn refusal(kind: &str, errno: Errno) -> &'static str {
+    match (errno, kind) {
+        // A render node refuses to make dumb buffers.
+        (Errno::NOTTY | Errno::OPNOTSUPP | Errno::NOSYS | Errno::ACCESS | Errno::PERM, "drm") => {
+            "give a card node whose driver makes dumb buffers: one of /dev/dri/card*"
+        }
+        (Errno::NOMEM | Errno::NOSPC, _) => "free memory, or take a smaller context",
+        (Errno::MFILE | Errno::NFILE, _) => MORE_DESCRIPTORS,
+        (Errno::ACCESS | Errno::PERM, _) => "it is not allowed here; ask who confined this program",
+        (_, "memfd") => "the kernel's log may say why (dmesg)",
+        _ => "the kernel's log may say why (dmesg); else use another kind of memory",
     }
 }

@@ -116,11 +116,35 @@ fn a_device_that_cannot_be_opened_is_named_with_what_to_do() {
         ("dma-heap", Errno::NOENT, "the heaps of this machine are the files in /dev/dma_heap"),
         ("drm", Errno::NOENT, "the devices of this machine are the card nodes in /dev/dri"),
         ("drm", Errno::ACCESS, "join the group that owns it, or run as its owner"),
-        ("udmabuf", Errno::MFILE, "use another kind of memory"),
+        ("udmabuf", Errno::MFILE, "raise the limit of open descriptors (ulimit -n)"),
+        ("udmabuf", Errno::IO, "use another kind of memory"),
     ];
     for (kind, errno, remedy) in table {
         let words = MemoryError::Device { path: "/dev/it".into(), kind, errno }.to_string();
         assert!(words.starts_with(&format!("/dev/it, which makes {kind} memory, cannot be opened: ")), "{words}");
         assert!(words.ends_with(remedy), "{words}");
+    }
+}
+
+#[test]
+fn memory_that_was_not_made_is_named_with_what_to_do() {
+    let (card, call) = ("give a card node whose driver makes dumb buffers: one of /dev/dri/card*", "AN_IOCTL");
+    let table = [
+        ("drm", Errno::NOTTY, card),
+        ("drm", Errno::ACCESS, card),
+        ("dma-heap", Errno::ACCESS, "it is not allowed here; ask who confined this program"),
+        ("drm", Errno::NOMEM, "free memory, or take a smaller context"),
+        ("udmabuf", Errno::MFILE, "raise the limit of open descriptors (ulimit -n)"),
+        ("udmabuf", Errno::INVAL, "the kernel's log may say why (dmesg); else use another kind of memory"),
+        ("memfd", Errno::INVAL, "the kernel's log may say why (dmesg)"),
+    ];
+    for (kind, errno, remedy) in table {
+        let error = match kind {
+            "memfd" => MemoryError::System { call, size: 4096, errno },
+            _ => MemoryError::DmaBuf { kind, call, size: 4096, errno },
+        };
+        let words = error.to_string();
+        assert!(words.starts_with("AN_IOCTL failed for ") && words.contains("4096 bytes"), "{words}");
+        assert!(words.ends_with(&format!("; {remedy}")), "{words}");
     }
 }

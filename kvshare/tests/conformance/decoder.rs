@@ -1,6 +1,7 @@
 //! A decoder of the suite: a cache in memory of some kind, and how it gets to a provider and back.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use kvshare::handoff::{Cancel, Destination, ProviderFailure, ProviderProgram, ReceivedShare, ShareDesk};
@@ -25,39 +26,79 @@ pub struct Decoder {
 
 impl Decoder {
     pub fn new(kind: &Kind) -> Self {
-        let geometry = Geometry::uniform(LAYERS, WIDTH, WIDTH, CELLS, TensorType::F32);
-        let layout = geometry.layout().expect("a layout");
-        let header = Header::describe(&layout, None, Some(Params::plain(CELLS as u32, TensorType::F32)));
-        let memory = rows::allocate(&header, &*kind.source, "kvshare").expect("memory");
+        Self::named(kind, "kvshare")
+    }
+
+    /// The same, with memory that is named after somebody else.
+    pub fn named(kind: &Kind, name: &str) -> Self {
+        Self::with_header(kind, name, Self::header())
+    }
+
+    /// The same, with a cache that lies elsewhere in its memory.
+    pub fn with_header(kind: &Kind, name: &str, header: Header) -> Self {
+        let memory = rows::allocate(&header, &*kind.source, name).expect("memory");
         let directory = tempfile::Builder::new().permissions(mode_0700()).tempdir().expect("a directory");
         Self { header, memory, limit: Duration::from_secs(60), directory }
+    }
+
+    /// What a decoder of the suite says of its cache.
+    pub fn header() -> Header {
+        let layout = Self::geometry().layout().expect("a layout");
+        Header::describe(&layout, None, Some(Params::plain(CELLS as u32, TensorType::F32)))
+    }
+
+    /// What its cache consists of.
+    pub fn geometry() -> Geometry {
+        Geometry::uniform(LAYERS, WIDTH, WIDTH, CELLS, TensorType::F32)
     }
 
     /// Sends the header and the memory through a socket, as a decoder and a proxy do.
     pub fn share(&self) -> ReceivedShare {
         let desk = ShareDesk::open(self.directory.path()).expect("a desk");
         let path = desk.path().to_owned();
-        let descriptors: Vec<_> = self.memory.iter().map(|memory| memory.as_fd()).collect();
         std::thread::scope(|scope| {
-            let text = self.header.to_json();
-            let descriptors = &descriptors;
-            scope
-                .spawn(move || connect(&path, soon()).expect("a peer").send(&text, descriptors, soon()).expect("sent"));
+            scope.spawn(|| self.send(&path));
             desk.receive(soon(), Duration::from_secs(60), &Cancel::new().expect("a descriptor")).expect("a share")
         })
     }
 
+    /// A decoder's part of that.
+    pub fn send(&self, socket: &Path) {
+        let descriptors: Vec<_> = self.memory.iter().map(|memory| memory.as_fd()).collect();
+        connect(socket, soon()).expect("a peer").send(&self.header.to_json(), &descriptors, soon()).expect("sent");
+    }
+
+    /// The slot directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
     /// Runs a provider that plays this part.
     pub fn run(&self, role: &str, tokens: &[i32], cancel: Option<&Cancel>) -> Result<(), ProviderFailure> {
+        self.run_program(&roles::provider(role), tokens, cancel)
+    }
+
+    /// Runs a provider.
+    pub fn run_program(
+        &self,
+        program: &ProviderProgram,
+        tokens: &[i32],
+        cancel: Option<&Cancel>,
+    ) -> Result<(), ProviderFailure> {
         let share = self.share();
-        let program = ProviderProgram { time_limit: self.limit, ..roles::provider(role) };
+        let program = ProviderProgram { time_limit: self.limit, ..program.clone() };
         let log = &mut |line: &str| println!("provider: {line}");
         program.run(tokens, Destination::Shared(&share), self.directory.path(), cancel, log).map(|_| ())
     }
 
     /// All K and V rows, as the decoder reads them.
     pub fn rows(&self) -> Vec<Vec<f32>> {
-        let cache = MappedCache::map(&self.header, &self.memory, &MapOptions::default()).expect("a mapping");
+        Self::rows_in(&self.header, &self.memory)
+    }
+
+    /// All K and V rows of a cache in this memory.
+    pub fn rows_in(header: &Header, memory: &[OwnedFd]) -> Vec<Vec<f32>> {
+        let cache = MappedCache::map(header, memory, &MapOptions::default()).expect("a mapping");
         let access = cache.begin_cpu_access(Access::ReadOnly).expect("access");
         let mut rows = Vec::new();
         for layer in 0..LAYERS {

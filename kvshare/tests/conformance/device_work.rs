@@ -3,6 +3,8 @@
 //! They need a device that can be told when its work ends. vgem is one: it runs no work, but attaches a fence to a buffer and
 //! signals it when told to, or after 10 s (Linux, drivers/gpu/drm/vgem/vgem_fence.c).
 
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::thread::JoinHandleExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -11,17 +13,18 @@ use drm::buffer::{Buffer as _, Handle};
 use drm::control::Device as _;
 use kvshare::handoff::ProviderFailure;
 use kvshare::map::{Access, Fence, MapError};
-use kvshare::rows::MappedCache;
+use kvshare::rows::{MappedCache, RowsError};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, Updater, opcode};
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::Promise;
 use crate::decoder::Decoder;
 use crate::drm_card::{Card, card_with_buffer, map};
 use crate::kinds::Kind;
 use crate::promises::READ_WRITE;
-use crate::roles::{CELLS, LEAVE};
+use crate::roles::{self, CELLS, LEAVE, WIDTH};
 use crate::system::{self, SYNC_READ, SYNC_WRITE};
 
 pub const PROMISES: &[Promise] = &[
@@ -29,6 +32,7 @@ pub const PROMISES: &[Promise] = &[
     ("a_reader_does_not_wait_for_a_device_that_reads", a_reader_does_not_wait_for_a_device_that_reads),
     ("a_signal_ends_the_kernels_wait_and_not_the_librarys", a_signal_ends_the_kernels_wait_and_not_the_librarys),
     ("a_fence_is_handed_on_with_the_buffer", a_fence_is_handed_on_with_the_buffer),
+    ("a_fence_that_a_provider_attached_outlives_the_provider", a_providers_fence_outlives_the_provider),
     ("a_provider_has_done_its_part_when_its_device_has", a_provider_has_done_its_part_when_its_device_has),
     ("what_a_device_may_still_write_to_is_not_used", what_a_device_may_still_write_to_is_not_used),
 ];
@@ -148,6 +152,48 @@ fn write_on_after_provider(decoder: &Decoder, card: &Card, buffer: Handle) -> u3
     let mut cache = MappedCache::map(&decoder.header, &decoder.memory, &READ_WRITE).expect("a mapping");
     cache.k_mut(0).expect("a layer").write_f32(CELLS - 1, &LEAVE).expect("a row");
     work
+}
+
+/// Where a provider finds its device: our process id, our descriptor of the card, and the handle of its buffer there. The
+/// card stays open with us, since vgem ends the work of whoever closes it.
+const CARD: &str = "KVSHARE_CONFORMANCE_CARD";
+
+/// A provider's part: begins work of its device, attaches its fence to the decoder's memory and waits for nothing. The number
+/// of the work goes into the last K row of layer 0.
+pub fn leave_work_behind(cache: &mut MappedCache) -> Result<(), RowsError> {
+    let named = std::env::var(CARD).expect("a card");
+    let numbers: Vec<i32> = named.split(' ').map(|number| number.parse().expect("a number")).collect();
+    let owner = rustix::process::Pid::from_raw(numbers[0]).expect("a process");
+    let owner = pidfd_open(owner, PidfdFlags::empty()).expect("it runs");
+    let card = Card::from(pidfd_getfd(owner, numbers[1], PidfdGetfdFlags::empty()).expect("its card"));
+    let buffer = Handle::from(NonZeroU32::new(numbers[2].cast_unsigned()).expect("a handle"));
+    let work = begin_work(&card, buffer, FENCE_WRITE);
+    let of_device = card.buffer_to_prime_fd(buffer, drm::CLOEXEC | drm::RDWR).expect("an export");
+    let fence = Fence::export(&of_device, Access::ReadOnly)?;
+    fence.attach(&cache.regions()[0], Access::ReadWrite)?;
+    cache.k_mut(0)?.write_f32(CELLS - 1, &[work as f32; WIDTH as usize])
+}
+
+fn a_providers_fence_outlives_the_provider(kind: &Kind) {
+    let mut decoder = Decoder::new(kind);
+    // Less than vgem waits until it gives up.
+    decoder.limit = Duration::from_secs(5);
+    let (card, buffer) = card_with_buffer();
+    let mut provider = roles::provider("fencing");
+    let handle: u32 = buffer.handle().into();
+    let card_of_ours = format!("{} {} {handle}", std::process::id(), card.as_fd().as_raw_fd());
+    provider.environment.push((CARD.into(), card_of_ours.into()));
+    // Its end is known for sure where the device, too, has been waited for.
+    let failure = decoder.run_program(&provider, &[1, 2, 3], None).expect_err("the device does not finish");
+    assert!(matches!(failure, ProviderFailure::Device(MapError::DeviceBusy)), "{failure}");
+
+    let cache = MappedCache::map(&decoder.header, &decoder.memory, &READ_WRITE).expect("a mapping");
+    let answer = cache.regions()[0].begin_cpu_access_until(Access::ReadOnly, soon()).err();
+    assert_eq!(answer, Some(MapError::DeviceBusy), "the provider is gone and its fence is not");
+    let mut work = [0.0; WIDTH as usize];
+    cache.k(0).expect("a layer").read_f32(CELLS - 1, &mut work).expect("a row");
+    end_work(&card, work[0] as u32);
+    cache.begin_cpu_access(Access::ReadOnly).expect("nothing is left to wait for").end().expect("its end");
 }
 
 fn a_provider_has_done_its_part_when_its_device_has(kind: &Kind) {

@@ -34,6 +34,12 @@ impl AsFd for Card {
     }
 }
 
+impl From<OwnedFd> for Card {
+    fn from(card: OwnedFd) -> Self {
+        Self(card.into())
+    }
+}
+
 impl drm::Device for Card {}
 impl drm::control::Device for Card {}
 
@@ -76,6 +82,8 @@ fn a_node_that_is_no_card_is_named_in_the_error(_: &Kind) {
     let error = Drm::new("/dev/null").allocate("a", 4096).expect_err("it is no card");
     let call = "DRM_IOCTL_MODE_CREATE_DUMB";
     assert_eq!(error, MemoryError::DmaBuf { kind: "drm", call, size: 4096, errno: Errno::NOTTY });
+    let error = Drm::new("/dev/dri/renderD128").allocate("a", 4096).expect_err("it renders and makes no image");
+    assert_eq!(error, MemoryError::DmaBuf { kind: "drm", call, size: 4096, errno: Errno::ACCESS });
 }
 
 fn a_buffer_too_large_for_the_kernels_count_is_refused(kind: &Kind) {
@@ -98,7 +106,7 @@ fn an_imported_buffer_has_a_handle(_: &Kind) {
     let foreign = DmaHeap::system().allocate("foreign", 4096).expect("the guest has a heap").descriptor;
     let imported = Drm::new(node()).import(&foreign).expect("vgem imports it");
     assert_ne!(imported.handle(), 0);
-    let card = Card(File::from(imported.as_fd().try_clone_to_owned().expect("a descriptor")));
+    let card = Card::from(imported.as_fd().try_clone_to_owned().expect("a descriptor"));
     assert_eq!(map_offset(&card, imported.handle()), Err(Errno::INVAL));
 
     map(&foreign).view_mut(0, 4).expect("the descriptor itself is mapped").fill(1);

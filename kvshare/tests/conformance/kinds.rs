@@ -18,11 +18,16 @@ pub struct Kind {
     pub page: u64,
     /// What `exp_name` says of a dma-buf.
     pub exporter: Option<&'static str>,
-    /// Memory of this size that was exported for reading; none where the kind has no such thing.
+    /// Memory of at least this size that was exported for reading; none where the kind has no such thing.
     pub read_only: Option<fn(u64) -> OwnedFd>,
 }
 
 impl Kind {
+    /// Whether a part of it can be mapped by itself.
+    pub fn maps_parts(&self) -> bool {
+        self.name != "drm"
+    }
+
     pub fn is_dma_buf(&self) -> bool {
         self.exporter.is_some()
     }
@@ -43,6 +48,11 @@ impl fmt::Display for LeftOut {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "{}: {}", self.name, self.why)
     }
+}
+
+/// The kind of this name, whether or not the machine has it.
+pub fn named(name: &str) -> Kind {
+    all().into_iter().find(|kind| kind.name == name).expect("a kind of the suite")
 }
 
 pub fn of_this_machine() -> (Vec<Kind>, Vec<LeftOut>) {
@@ -70,13 +80,14 @@ fn all() -> [Kind; 5] {
             source: Arc::new(Memfd::new().pages(Pages::HUGE_2_MIB)),
             page: 2 << 20,
             exporter: None,
-            read_only: None,
+            read_only: Some(system::read_only_huge_memfd),
         },
         Kind {
             name: "udmabuf",
             source: Arc::new(Udmabuf::new()),
             page: 4096,
             exporter: Some("udmabuf"),
+            // The driver exports for reading and writing, whatever is asked for.
             read_only: None,
         },
         Kind {

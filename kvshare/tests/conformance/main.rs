@@ -4,6 +4,8 @@
 //! Kinds that the machine lacks are left out, and named. `scripts/guest-suite.sh` runs all of them in a guest machine, with
 //! `KVSHARE_ALL_KINDS=1`, which makes a missing kind a failure.
 
+#[cfg(target_arch = "x86_64")]
+mod answers;
 mod decoder;
 mod device_work;
 mod dma_buf;
@@ -11,6 +13,7 @@ mod dma_heap;
 mod drm_card;
 mod kinds;
 mod promises;
+mod refusals;
 mod roles;
 mod system;
 mod udmabuf;
@@ -36,20 +39,7 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let trials = kinds.iter().flat_map(|kind| {
-        let of_all = trials(kind.name, promises::PROMISES, kind);
-        let of_dma_bufs = if kind.is_dma_buf() { dma_buf::PROMISES } else { &[] };
-        let of_device = if kind.name == "drm" { device_work::PROMISES } else { &[] };
-        let of_kind = match kind.name {
-            "memfd" => dma_buf::NOT_FOR_MEMFDS,
-            "udmabuf" => udmabuf::PROMISES,
-            "dma-heap" => dma_heap::PROMISES,
-            "drm" => drm_card::PROMISES,
-            _ => &[],
-        };
-        of_all
-            .chain(trials(kind.name, of_dma_bufs, kind))
-            .chain(trials(kind.name, of_kind, kind))
-            .chain(trials(kind.name, of_device, kind))
+        promises_of(kind).into_iter().flatten().map(|promise| trial(kind, promise)).collect::<Vec<_>>()
     });
     libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }
@@ -57,14 +47,39 @@ fn main() -> ExitCode {
 /// One thing that is promised: a sentence, and what shows it.
 type Promise = (&'static str, fn(&kinds::Kind));
 
-fn trials(name: &'static str, promises: &'static [Promise], kind: &kinds::Kind) -> impl Iterator<Item = Trial> + use<> {
-    let kind = kind.clone();
-    promises.iter().map(move |(sentence, show)| {
-        let kind = kind.clone();
-        Trial::test(*sentence, move || {
-            show(&kind);
-            Ok(())
-        })
-        .with_kind(name)
-    })
+/// All that is promised of a kind.
+fn promises_of(kind: &kinds::Kind) -> Vec<&'static [Promise]> {
+    let mut all = vec![promises::PROMISES, refusals::PROMISES];
+    if kind.read_only.is_some() {
+        all.push(promises::OF_READ_ONLY);
+    }
+    if kind.is_dma_buf() {
+        all.push(dma_buf::PROMISES);
+    }
+    if kind.is_dma_buf() && kind.read_only.is_some() {
+        all.push(dma_buf::OF_READ_ONLY);
+    }
+    #[cfg(target_arch = "x86_64")]
+    all.push(answers::PROMISES);
+    #[cfg(target_arch = "x86_64")]
+    if kind.is_dma_buf() {
+        all.push(answers::OF_DMA_BUFS);
+    }
+    match kind.name {
+        "memfd" => all.push(dma_buf::NOT_FOR_MEMFDS),
+        "udmabuf" => all.push(udmabuf::PROMISES),
+        "dma-heap" => all.push(dma_heap::PROMISES),
+        "drm" => all.extend([drm_card::PROMISES, device_work::PROMISES]),
+        _ => {}
+    }
+    all
+}
+
+fn trial(kind: &kinds::Kind, (sentence, show): &'static Promise) -> Trial {
+    let (name, kind) = (kind.name, kind.clone());
+    let shown = move || {
+        show(&kind);
+        Ok(())
+    };
+    Trial::test(*sentence, shown).with_kind(name)
 }

@@ -1,10 +1,12 @@
 //! What every kind of memory promises.
 
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvshare::fd::{Facts, Kind as DescriptorKind, OpenMode};
-use kvshare::handoff::{Cancel, Ending, ProviderFailure};
+use kvshare::handoff::{Cancel, Destination, Ending, ProviderFailure, ShareDesk};
+use kvshare::header::{Header, Region};
+use kvshare::layout::Layout;
 use kvshare::map::{Access, Extent, Guard, MapError, MapOptions, MappedRegion};
 use kvshare::memory::MemoryError;
 use kvshare::rows::MappedCache;
@@ -17,11 +19,12 @@ use crate::system;
 
 pub const PROMISES: &[Promise] = &[
     ("a_cycle_hands_a_cache_over_without_copying_it", a_cycle_hands_a_cache_over_without_copying_it),
+    ("a_cache_that_lies_elsewhere_in_its_memory_is_found", a_cache_that_lies_elsewhere_in_its_memory_is_found),
+    ("a_decoder_that_is_killed_takes_nothing_with_it", a_decoder_that_is_killed_takes_nothing_with_it),
     ("a_provider_that_is_stopped_writes_no_more", a_provider_that_is_stopped_writes_no_more),
     ("a_provider_that_dies_leaves_memory_that_the_next_one_can_fill", a_provider_that_dies_leaves_usable_memory),
     ("a_stray_write_into_a_guard_page_faults", a_stray_write_into_a_guard_page_faults),
     ("a_stray_write_beside_guard_pages_does_not_fault", a_stray_write_beside_guard_pages_does_not_fault),
-    ("what_was_exported_for_reading_is_not_mapped_for_writing", a_read_only_export_is_not_mapped_for_writing),
     ("a_region_has_the_size_asked_for_and_reads_as_zeros", a_region_has_the_size_asked_for_and_reads_as_zeros),
     ("a_region_past_the_end_is_refused", a_region_past_the_end_is_refused),
     ("sizes_and_names_that_cannot_be_are_refused", sizes_and_names_that_cannot_be_are_refused),
@@ -30,6 +33,10 @@ pub const PROMISES: &[Promise] = &[
     ("a_region_that_is_dropped_is_freed", a_region_that_is_dropped_is_freed),
     ("cpu_access_begins_and_ends_in_any_order", cpu_access_begins_and_ends_in_any_order),
 ];
+
+/// Of kinds that can be exported for reading only.
+pub const OF_READ_ONLY: &[Promise] =
+    &[("what_was_exported_for_reading_is_not_mapped_for_writing", a_read_only_export_is_not_mapped_for_writing)];
 
 pub const READ_WRITE: MapOptions = MapOptions {
     access: Access::ReadWrite,
@@ -51,6 +58,63 @@ fn a_cycle_hands_a_cache_over_without_copying_it(kind: &Kind) {
     let identity = |descriptor: &OwnedFd| Facts::of(descriptor).expect("facts").identity;
     let received: Vec<_> = decoder.share().descriptors.iter().map(identity).collect();
     assert_eq!(received, decoder.memory.iter().map(identity).collect::<Vec<_>>(), "it is the same memory");
+}
+
+/// Two regions of one descriptor that is longer than both, as an export of a whole allocation is.
+fn a_cache_that_lies_elsewhere_in_its_memory_is_found(kind: &Kind) {
+    let mut groups = Decoder::geometry().groups().expect("tensors");
+    let mut first = groups.remove(0);
+    let second = first.split_off(first.len() / 2);
+    let layout = Layout::place([first, second]);
+    let mut header = Header::describe(&layout, None, Decoder::header().params);
+    let chunks = layout.chunks();
+    let (before, between) = (kind.page, 3 * kind.page);
+    let second = (before + chunks[0].size + between).next_multiple_of(kind.page);
+    header.regions = [before, second]
+        .into_iter()
+        .zip(chunks)
+        .map(|(offset, chunk)| Region { fd: 0, offset, size: chunk.size, layout: chunk.hash, group: chunk.group })
+        .collect();
+    let decoder = Decoder::with_header(kind, "kvshare", header);
+    assert_eq!(decoder.memory.len(), 1);
+    let tokens = [3, 1, 4, 1, 5];
+    decoder.run("good", &tokens, None).expect("the provider does well");
+    assert!(decoder.rows() == Decoder::expected(&tokens));
+
+    let held = kvshare::fd::size(&decoder.memory[0]).expect("a size").expect("it has one");
+    let all = MappedRegion::map(&decoder.memory[0], whole(held), &[], &MapOptions::default()).expect("a mapping");
+    let access = all.begin_cpu_access(Access::ReadOnly).expect("access");
+    let mut bytes = vec![1; held as usize];
+    all.view(0, held).expect("all of it").copy_to(&mut bytes).expect("equal lengths");
+    access.end().expect("its end");
+    let end = |region: &Region| region.end() as usize;
+    let [first, last] = &decoder.header.regions[..] else { panic!("two regions") };
+    for outside in [0..first.offset as usize, end(first)..last.offset as usize, end(last)..held as usize] {
+        assert!(bytes[outside.clone()].iter().all(|&byte| byte == 0), "nothing is written to {outside:?}");
+    }
+}
+
+fn a_decoder_that_is_killed_takes_nothing_with_it(kind: &Kind) {
+    let ours = Decoder::new(kind);
+    let desk = ShareDesk::open(ours.directory()).expect("a desk");
+    let name = format!("killed-{}", kind.name);
+    let mut decoder = roles::decoder(kind, &name, desk.path());
+    let soon = Instant::now() + Duration::from_secs(60);
+    let share = desk.receive(soon, Duration::from_secs(60), &Cancel::new().expect("a descriptor")).expect("a share");
+    decoder.kill().expect("it runs");
+    decoder.wait().expect("it ends");
+
+    // The memory is whole for those who have it still.
+    let tokens = [9, 8, 7];
+    let log = &mut |line: &str| println!("provider: {line}");
+    let provider = roles::provider("good");
+    provider.run(&tokens, Destination::Shared(&share), ours.directory(), None, log).expect("the provider does well");
+    assert!(Decoder::rows_in(&share.header, &share.descriptors) == Decoder::expected(&tokens));
+    assert_ne!(system::kernel_keeps(&name), Some(!kind.is_dma_buf()), "the kernel lists dma-bufs");
+
+    drop(share);
+    assert!(!system::holds(&name));
+    assert_ne!(system::kernel_keeps(&name), Some(true), "and gone with the last of them");
 }
 
 fn a_provider_that_is_stopped_writes_no_more(kind: &Kind) {
@@ -95,16 +159,25 @@ fn a_stray_write_into_a_guard_page_faults(kind: &Kind) {
         (Guard::Tensor, 2 * kind.page, page),
     ];
     let memory = kind.region("stray", 4);
-    for (guard, offset, distance) in table {
+    for (guard, offset, distance) in table.into_iter().filter(|(guard, ..)| can_guard(kind, *guard)) {
         let end = roles::end_of_stray(&memory, kind.page, guard, offset, distance);
         assert!(roles::faulted(end), "{guard:?}, {distance} bytes from {offset}: {end}");
     }
 }
 
+fn can_guard(kind: &Kind, guard: Guard) -> bool {
+    guard != Guard::Tensor || kind.maps_parts()
+}
+
 fn a_stray_write_beside_guard_pages_does_not_fault(kind: &Kind) {
     let page = kind.page as i64;
-    let table = [(Guard::Region, 0, page, page), (Guard::Tensor, 0, page - 1, page - 1)];
-    for (guard, offset, distance, hit) in table {
+    let table = [
+        (Guard::None, 2 * kind.page, 1, 2 * page + 1),
+        (Guard::Region, 0, page, page),
+        (Guard::Tensor, 0, page - 1, page - 1),
+        (Guard::Tensor, 2 * kind.page, 1, 2 * page + 1),
+    ];
+    for (guard, offset, distance, hit) in table.into_iter().filter(|(guard, ..)| can_guard(kind, *guard)) {
         let memory = kind.region("stray", 4);
         let end = roles::end_of_stray(&memory, kind.page, guard, offset, distance);
         assert_eq!(end.code(), Some(SURVIVED), "{guard:?}, {distance} bytes from {offset}: {end}");
@@ -116,12 +189,11 @@ fn a_stray_write_beside_guard_pages_does_not_fault(kind: &Kind) {
 }
 
 fn a_read_only_export_is_not_mapped_for_writing(kind: &Kind) {
-    let Some(read_only) = kind.read_only else { return };
-    let memory = read_only(4096);
+    let memory = kind.read_only.expect("such a kind")(4096);
     let expected = if kind.is_dma_buf() { MapError::DmaBufReadOnly } else { MapError::FileReadOnly };
     assert_eq!(Facts::of(&memory).expect("facts").access, OpenMode::ReadOnly);
-    assert_eq!(MappedRegion::map(&memory, whole(4096), &[], &READ_WRITE).err(), Some(expected));
-    let region = MappedRegion::map(&memory, whole(4096), &[], &MapOptions::default()).expect("for reading");
+    assert_eq!(MappedRegion::map(&memory, whole(kind.page), &[], &READ_WRITE).err(), Some(expected));
+    let region = MappedRegion::map(&memory, whole(kind.page), &[], &MapOptions::default()).expect("for reading");
     assert_eq!(region.begin_cpu_access(Access::ReadWrite).err(), Some(MapError::MappedReadOnly));
     region.begin_cpu_access(Access::ReadOnly).expect("for reading").end().expect("its end");
 }

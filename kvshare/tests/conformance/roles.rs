@@ -1,15 +1,21 @@
-//! The other processes of the suite: this program again, as a provider that does well or badly, or as faulty code that
-//! writes where it must not.
+//! The other processes of the suite: this program again, as a provider that does well or badly, as a decoder that is about
+//! to die, or as faulty code that writes where it must not.
 
-use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use kvshare::handoff::ProviderProgram;
-use kvshare::map::{Access, Extent, Guard, MapOptions, MappedRegion};
+use kvshare::map::{Access, Extent, Guard, MapError, MapOptions, MappedRegion};
 use kvshare::provider;
 use kvshare::rows::{MappedCache, RowsError};
 use rustix::process::{Resource, Rlimit, Signal, setrlimit};
+
+use crate::decoder::Decoder;
+use crate::kinds::{self, Kind};
+use crate::promises::READ_WRITE;
+use crate::{device_work, refusals};
 
 const ROLE: &str = "KVSHARE_CONFORMANCE_ROLE";
 
@@ -22,6 +28,11 @@ pub const CELLS: u64 = 32;
 
 /// What a lingering provider waits for in the last K row of layer 0.
 pub const LEAVE: [f32; WIDTH as usize] = [0.5; WIDTH as usize];
+
+/// The part of one that maps a region and accesses it, and says what came of it.
+pub const ACCESSES: &str = "accesses";
+/// What it says where all went well.
+pub const GRANTED: &str = "granted";
 
 /// How a process ends that strays and survives it.
 pub const SURVIVED: i32 = 42;
@@ -49,10 +60,24 @@ pub fn play() -> Option<ExitCode> {
             // It has no time to end its CPU access, or to say anything.
             std::process::abort();
         }),
-        stray => {
-            write_stray(stray);
-            ExitCode::from(SURVIVED as u8)
+        "fencing" => provider::run(|job| {
+            fill(job.cache, job.tokens)?;
+            device_work::leave_work_behind(job.cache)?;
+            Ok::<_, RowsError>(0)
+        }),
+        ACCESSES => {
+            print!("{}", access().map_or_else(|error| error.to_string(), |()| GRANTED.to_owned()));
+            ExitCode::SUCCESS
         }
+        order => match order.split_once(' ').expect("a part and what it needs") {
+            ("decoder", names) => decode(names),
+            ("refusals", kind) => refusals::leave_nothing(&kinds::named(kind)),
+            ("stray", place) => {
+                write_stray(place);
+                ExitCode::from(SURVIVED as u8)
+            }
+            (part, _) => panic!("nobody plays {part}"),
+        },
     })
 }
 
@@ -61,6 +86,41 @@ pub fn provider(role: &str) -> ProviderProgram {
     let mut program = ProviderProgram::new(this_program(), MODEL);
     program.environment.push((ROLE.into(), role.into()));
     program
+}
+
+/// This program again, playing a part, with a region as its standard input.
+pub fn with_memory(role: &str, memory: OwnedFd) -> Command {
+    let mut command = player(role);
+    command.stdin(Stdio::from(memory));
+    command
+}
+
+/// This program again, playing a part.
+pub fn player(role: &str) -> Command {
+    let mut command = Command::new(this_program());
+    command.env(ROLE, role);
+    command
+}
+
+/// A decoder with memory of this kind that sends its cache to `socket` and then does nothing. Its memory is named `name`.
+pub fn decoder(kind: &Kind, name: &str, socket: &Path) -> Child {
+    player(&format!("decoder {} {name} {}", kind.name, socket.display())).spawn().expect("a second process")
+}
+
+fn decode(names: &str) -> ExitCode {
+    let [kind, name, socket] = names.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("three names: {names}") };
+    let decoder = Decoder::named(&kinds::named(kind), name);
+    decoder.send(Path::new(socket));
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Maps a region that is standard input, and begins and ends an access, all within a moment.
+fn access() -> Result<(), MapError> {
+    let size = kvshare::fd::size(std::io::stdin()).expect("a region").expect("it has a size");
+    let region = MappedRegion::map(std::io::stdin(), Extent { offset: 0, size }, &[], &READ_WRITE)?;
+    region.begin_cpu_access_until(Access::ReadWrite, Instant::now() + Duration::from_millis(300))?.end()
 }
 
 fn this_program() -> PathBuf {
@@ -93,9 +153,7 @@ pub fn tensors(page: u64) -> [Extent; 2] {
 /// region's byte `offset`.
 pub fn end_of_stray(memory: impl AsFd, page: u64, guard: Guard, offset: u64, distance: i64) -> ExitStatus {
     let memory = memory.as_fd().try_clone_to_owned().expect("a descriptor");
-    Command::new(this_program())
-        .env(ROLE, format!("{page} {guard:?} {offset} {distance}"))
-        .stdin(Stdio::from(memory))
+    with_memory(&format!("stray {page} {guard:?} {offset} {distance}"), memory)
         .stderr(Stdio::null())
         .status()
         .expect("a second process")

@@ -4,14 +4,14 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr;
 
-use kvshare::memory::{Memfd, RegionSource};
+use kvshare::memory::{Memfd, Pages, RegionSource};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, Updater, opcode};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// `DMA_BUF_IOCTL_SYNC`, `DMA_BUF_SET_NAME_B`, `DMA_BUF_IOCTL_EXPORT_SYNC_FILE` (linux/dma-buf.h).
-const SYNC: Opcode = opcode::write::<u64>(b'b', 0);
+pub const SYNC: Opcode = opcode::write::<u64>(b'b', 0);
 const SET_NAME: Opcode = opcode::write::<u64>(b'b', 1);
 const EXPORT_SYNC_FILE: Opcode = opcode::read_write::<[u32; 2]>(b'b', 2);
 
@@ -29,6 +29,31 @@ pub fn mmap(memory: impl AsFd, length: u64, write: bool, shared: bool, offset: u
     unsafe {
         let start = rustix::mm::mmap(ptr::null_mut(), length, protection, flags, memory, offset)?;
         rustix::mm::munmap(start, length)
+    }
+}
+
+/// The first byte of a page that is mapped at its offset.
+pub fn first_byte(memory: impl AsFd, offset: u64) -> Result<u8, Errno> {
+    // SAFETY: the kernel picks a free range, which is read once and given back, and which nothing else points at. Another
+    // process may write the byte meanwhile, so it is read as a volatile one.
+    unsafe {
+        let start = rustix::mm::mmap(ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, memory, offset)?;
+        let byte = start.cast::<u8>().read_volatile();
+        rustix::mm::munmap(start, 4096)?;
+        Ok(byte)
+    }
+}
+
+/// The first byte of the page at `offset`, mapped with all before it, of which it is then parted by another protection.
+pub fn first_byte_after_a_split(memory: impl AsFd, offset: u64) -> Result<u8, Errno> {
+    let length = offset as usize + 4096;
+    // SAFETY: as in `first_byte`; what loses its protection is not accessed.
+    unsafe {
+        let start = rustix::mm::mmap(ptr::null_mut(), length, ProtFlags::READ, MapFlags::SHARED, memory, 0)?;
+        rustix::mm::mprotect(start, offset as usize, rustix::mm::MprotectFlags::empty())?;
+        let byte = start.cast::<u8>().add(offset as usize).read_volatile();
+        rustix::mm::munmap(start, length)?;
+        Ok(byte)
     }
 }
 
@@ -56,8 +81,21 @@ pub fn export_sync_file(memory: impl AsFd) -> Result<(), Errno> {
 /// A memfd of our own that can be read only.
 pub fn read_only_memfd(size: u64) -> OwnedFd {
     let memory = Memfd::new().allocate("read-only", size).expect("memory").descriptor;
-    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).expect("opened again")
+    reopened(&memory).expect("opened again")
+}
+
+/// The same of huge pages, as long as its last one.
+pub fn read_only_huge_memfd(size: u64) -> OwnedFd {
+    let source = Memfd::new().pages(Pages::HUGE_2_MIB);
+    let memory = source.allocate("read-only", size.next_multiple_of(2 << 20)).expect("memory");
+    assert_eq!(memory.pages, Pages::HUGE_2_MIB, "the pool has enough");
+    reopened(&memory.descriptor).expect("opened again")
+}
+
+/// A descriptor's file, opened once more, for reading.
+pub fn reopened(descriptor: impl AsFd) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", descriptor.as_fd().as_raw_fd());
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Where a descriptor's link in `/proc` points.

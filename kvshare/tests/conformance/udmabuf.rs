@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
+use kvshare::fd::{Facts, OpenMode};
 use kvshare::map::{Access, Extent, MapOptions, MappedRegion};
 use kvshare::memory::{Memfd, MemoryError, RegionSource, Udmabuf, UdmabufPart};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate, memfd_create};
@@ -11,6 +12,7 @@ use rustix::ioctl::{Opcode, Setter, opcode};
 use crate::Promise;
 use crate::kinds::Kind;
 use crate::promises::READ_WRITE;
+use crate::system;
 
 pub const PROMISES: &[Promise] = &[
     ("a_buffer_over_the_limit_is_refused_with_the_limits_name", over_the_limit),
@@ -19,6 +21,7 @@ pub const PROMISES: &[Promise] = &[
     ("a_memfd_with_the_wrong_seals_is_refused", a_memfd_with_the_wrong_seals_is_refused),
     ("more_parts_than_the_kernel_allows_are_refused", more_parts_than_the_kernel_allows_are_refused),
     ("the_kernel_refuses_with_one_errno_what_the_library_tells_apart", the_kernel_refuses_with_one_errno),
+    ("it_is_exported_for_reading_and_writing_and_cannot_be_opened_otherwise", it_is_exported_for_reading_and_writing),
     ("a_hole_in_the_memfd_parts_it_from_the_buffer_silently", a_hole_parts_memfd_and_buffer),
 ];
 
@@ -115,6 +118,13 @@ fn the_kernel_refuses_with_one_errno(_: &Kind) {
     for (size, seals) in [(4096, SealFlags::empty()), (4096, shrink | write), ((64 << 20) + 4096, shrink)] {
         assert_eq!(refusal(size, seals), Err(Errno::INVAL), "{size}, {seals:?}");
     }
+}
+
+/// Why nothing is shown here of a udmabuf that was exported for reading: there is none.
+fn it_is_exported_for_reading_and_writing(kind: &Kind) {
+    let memory = kind.region("access-mode", 1);
+    assert_eq!(Facts::of(&memory).expect("facts").access, OpenMode::ReadWrite);
+    assert_eq!(system::reopened(&memory).err(), Some(Errno::NXIO));
 }
 
 fn a_hole_parts_memfd_and_buffer(_: &Kind) {
