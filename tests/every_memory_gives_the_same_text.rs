@@ -6,7 +6,7 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
-use kvshare_tests::memory_kinds::source;
+use kvshare_tests::memory_kinds::{argument, source};
 use kvshare_tests::{Route, Stage};
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn same_text_by_every_route(kind: &str) {
     if source(kind).is_none() {
         return;
     }
-    let stage = Stage::start(PROGRAM, None, &["--ctx-size", "256", "--memory", kind], &[]);
+    let stage = Stage::start(PROGRAM, None, &["--ctx-size", "256", "--memory", &argument(kind)], &[]);
     let tokens = stage.chat_tokens("What is the moon?");
     let cold = stage.complete_by(Route::None, &tokens, 6).expect("a completion");
     assert_eq!(cold.timings.prompt_n, tokens.len() as u64);

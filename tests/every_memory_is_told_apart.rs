@@ -2,13 +2,12 @@
 //! Both are shown on the kinds that this machine has, as [`memory_kinds`](kvshare_tests::memory_kinds) says.
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 
 use drm::buffer::{Buffer as _, DrmFourcc};
 use drm::control::Device as _;
-use kvshare::memory::Drm;
 use kvshare_tests::eyes::{Cache, element, run};
-use kvshare_tests::memory_kinds::source;
+use kvshare_tests::memory_kinds::{Card, source, vgem};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
@@ -91,24 +90,12 @@ fn dma_buf(exporter: &str, words: &str) -> Value {
     })
 }
 
-struct Card(File);
-
-impl AsFd for Card {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-impl drm::Device for Card {}
-impl drm::control::Device for Card {}
-
 #[test]
 fn a_buffer_that_was_exported_for_reading() {
     if source("drm").is_none() {
         return;
     }
-    let node = Drm::nodes().into_iter().next().unwrap();
-    let card = Card(File::options().read(true).write(true).open(node).unwrap());
+    let card = Card(File::options().read(true).write(true).open(vgem()).unwrap());
     let buffer = card.create_dumb_buffer((1024, 2), DrmFourcc::Xrgb8888, 32).unwrap();
     let exported = card.buffer_to_prime_fd(buffer.handle(), drm::CLOEXEC).unwrap();
     let ended = run(PROGRAM, &["inspect", "--json", "--fds", "3"], &[exported.as_fd()]);

@@ -4,6 +4,7 @@
 //! goes well. Where the test has to wait for that, the meddler leaves a file [`REACHED`].
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -32,6 +33,9 @@ pub const SEEN: &str = "seen";
 /// There once a held call has been answered, whether or not anybody took the answer.
 pub const PASSED: &str = "passed";
 
+/// Memory that no program maps as a region: a device without a size, as a CUDA allocation's descriptor is.
+pub const DEVICE_MEMORY: &str = "/dev/zero";
+
 /// What can go wrong with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -55,9 +59,11 @@ pub enum Fault {
     HoldMidway,
     /// Nothing, but half of a share's message arrives, with its descriptors, and the rest once there is that file.
     HoldMessage,
+    /// Nothing, but a share's message arrives with memory that the CPU cannot map, as a GPU's is.
+    OfADevice,
 }
 
-const FAULTS: [(&str, Fault); 10] = [
+const FAULTS: [(&str, Fault); 11] = [
     ("refuse", Fault::Refuse),
     ("stall", Fault::Stall),
     ("die", Fault::Die),
@@ -68,6 +74,7 @@ const FAULTS: [(&str, Fault); 10] = [
     ("hold", Fault::Hold),
     ("hold-midway", Fault::HoldMidway),
     ("hold-message", Fault::HoldMessage),
+    ("of-a-device", Fault::OfADevice),
 ];
 
 /// The decoder, and where its faults come from.
@@ -127,7 +134,7 @@ async fn answer(
         Some(Fault::Stall) => meddler.stall().await,
         Some(Fault::Die) => die(),
         Some(Fault::Hold) => meddler.hold().await,
-        Some(Fault::HoldMessage) => body = meddler.between(&body),
+        Some(fault @ (Fault::HoldMessage | Fault::OfADevice)) => body = meddler.between(&body, fault),
         _ => {}
     }
     let headers = without_length(headers);
@@ -140,7 +147,7 @@ async fn answer(
             let _ = answer.bytes().await;
             die()
         }
-        Some(Fault::Hold | Fault::HoldMessage) => {
+        Some(Fault::Hold | Fault::HoldMessage | Fault::OfADevice) => {
             let whole = answer.bytes().await.expect("a decoder that answers");
             meddler.mark(PASSED);
             Body::from(whole)
@@ -184,7 +191,7 @@ impl Meddler {
     }
 
     /// Goes between a share's decoder and the socket it is to send to; returns what the decoder is asked instead.
-    fn between(self: &Arc<Self>, asked: &[u8]) -> Bytes {
+    fn between(self: &Arc<Self>, asked: &[u8], fault: Fault) -> Bytes {
         let asked: Value = serde_json::from_slice(asked).expect("a body of JSON");
         let proxy = PathBuf::from(asked["socket"].as_str().expect("a socket"));
         let ours = proxy.with_file_name("meddler.sock");
@@ -198,13 +205,16 @@ impl Meddler {
             let length = u32::try_from(message.header.len()).expect("a short header").to_le_bytes();
             let framed = [&length[..], &message.header].concat();
             let (first, rest) = framed.split_at(framed.len() / 2);
-            let descriptors: Vec<_> = message.descriptors.iter().map(AsFd::as_fd).collect();
+            let device = File::options().read(true).write(true).open(DEVICE_MEMORY).expect("every machine has it");
+            let descriptor = |own| if fault == Fault::OfADevice { device.as_fd() } else { AsFd::as_fd(own) };
+            let descriptors: Vec<_> = message.descriptors.iter().map(descriptor).collect();
             let [reached, seen] = [REACHED, SEEN].map(|name| meddler.directory.join(name));
-            let script =
-                [Act::SendWith(first, &descriptors), Act::Mark(&reached), Act::WaitFor(&seen), Act::Send(rest)];
+            let held = [Act::SendWith(first, &descriptors), Act::Mark(&reached), Act::WaitFor(&seen), Act::Send(rest)];
+            let at_once = [Act::SendWith(&framed, &descriptors)];
+            let script = if fault == Fault::HoldMessage { &held[..] } else { &at_once };
             // A proxy that has gone meanwhile is what a test is about.
             if let Ok(peer) = UnixStream::connect(proxy) {
-                let _ = perform(peer, &script);
+                let _ = perform(peer, script);
             }
         });
         json!({"socket": ours}).to_string().into()

@@ -1,5 +1,6 @@
 //! `kvshare-cli serve`: what reaches the backend, what reaches the client, and what the log says of it.
 
+use kvshare_tests::meddler::DEVICE_MEMORY;
 use kvshare_tests::serving::{Scene, Serving, chat};
 use kvshare_tests::spy::{Manner, Spy};
 use serde_json::{Value, json};
@@ -56,6 +57,29 @@ fn a_chat_is_answered_alike_by_every_route() {
         let received = serving.metric("kvshare_descriptors_received_total");
         assert_eq!(serving.metric("kvshare_descriptors_closed_total"), received);
     }
+}
+
+/// Memory that the CPU cannot map reaches a provider as it left the decoder, and the handoff goes on as any other.
+#[test]
+fn memory_of_a_device_passes_through_untouched() {
+    let scene = Scene::with_meddler(PROGRAM, &[]);
+    let serving = scene.serve(PROGRAM, &[&["--kv-share"], &CONTEXT[..]].concat());
+    assert_eq!(serving.ask(MOON).handoff, "shared; evaluated=1");
+    // A provider that knows the device would write there; this one looks only.
+    let seen = scene.path("seen-memory");
+    scene.break_provider(&format!(
+        "readlink /proc/self/fd/3 > '{}'; echo \"{{\\\"n_tokens\\\": $(wc -l < \"$2\"), \\\"argmax\\\": 0}}\"",
+        seen.display()
+    ));
+    scene.meddle("action=share of-a-device");
+    let reply = serving.ask(MOON);
+    assert_eq!((reply.status, reply.handoff.as_str()), (200, "shared; evaluated=1"), "{reply:?}");
+    assert_eq!(std::fs::read_to_string(seen).unwrap(), format!("{DEVICE_MEMORY}\n"));
+    let received = serving.metric("kvshare_descriptors_received_total");
+    assert_eq!(serving.metric("kvshare_descriptors_closed_total"), received);
+    // Nothing was written into the decoder's own cells, and nothing of this prompt's is left in them.
+    scene.mend_provider();
+    assert_eq!(serving.ask(MOON).handoff, "shared; evaluated=1");
 }
 
 #[test]

@@ -213,7 +213,8 @@ static void provide(int count, char **words) {
         struct stat facts;
         if (fd >= (uint64_t)descriptor_count || fstat(descriptors[fd], &facts)) fail("a region has no descriptor");
         if (size > INT64_MAX - offset || offset + size > (uint64_t)facts.st_size) fail("a region is past its memory");
-        char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptors[fd], (off_t)offset);
+        /* From its start: of a dma-buf, many drivers show the first page wherever a part is mapped. */
+        char *memory = mmap(NULL, offset + size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptors[fd], 0);
         if (memory == MAP_FAILED) fail("a region cannot be mapped");
         /* Ours come in the order of their offsets; the protocol would allow another order within the list. */
         for (long at = 0; (tensor = element(tensors, at)); at++) {
@@ -227,10 +228,10 @@ static void provide(int count, char **words) {
             uint64_t start = number(field(tensor, "offset"));
             if (start > size - bytes || (uint64_t)token_count > ne[1]) fail("a tensor has too little room");
             hash = mix(hash, ne);
-            write_rows(memory, tensor, tokens, token_count);
+            write_rows(memory + offset, tensor, tokens, token_count);
         }
         if (hash != number(field(region, "layout"))) fail("a region's layout is not the hash of its tensors");
-        munmap(memory, size);
+        munmap(memory, offset + size);
     }
     printf("{\"n_tokens\": %ld, \"argmax\": 0}\n", token_count);
 }

@@ -91,13 +91,14 @@ def provide(arguments):
         start = region.get("offset", 0)
         if start + region["size"] > os.fstat(descriptor).st_size:
             sys.exit(f"region {index} reaches past its memory")
-        memory = mmap.mmap(descriptor, region["size"], mmap.MAP_SHARED, offset=start)
+        # From its start: of a dma-buf, many drivers show the first page wherever a part is mapped.
+        memory = mmap.mmap(descriptor, start + region["size"], mmap.MAP_SHARED)
         for tensor in inside:
             if tensor["type"] != "f32":
                 sys.exit(f"{tensor['name']} is {tensor['type']}; only f32 is written here")
             part, width = tensor["name"][len("cache_")], tensor["ne"][0]
             for position, token in enumerate(tokens):
-                place = tensor["offset"] + position * width * 4
+                place = start + tensor["offset"] + position * width * 4
                 memory[place:place + width * 4] = row(part, token, position, width)
         memory.close()
     print(json.dumps({"n_tokens": len(tokens), "argmax": 0}))

@@ -105,6 +105,7 @@ pub fn decoder_refusals() -> Vec<Fault> {
         fault("tokenize", "stalls", Decoder("/tokenize stall"), Own, "did not answer /tokenize"),
         fault("share", "409", Decoder("action=share refuse"), File, "with 409"),
         fault("share", "stalls", Decoder("action=share stall"), File, "did not answer"),
+        fault("share", "memory of a device", Decoder("action=share of-a-device"), Own, "cannot be mapped by the CPU"),
         fault("adopt", "409", Decoder("action=adopt refuse"), Own, "action=adopt with 409 Conflict: somebody meddled"),
         fault("adopt", "stalls", Decoder("action=adopt stall"), Own, "did not answer /slots/0?action=adopt"),
         fault("first byte", "stalls", Decoder("/v1/chat stall"), Gateway, "serve: the backend did not answer"),
