@@ -58,6 +58,8 @@ fn answered(memory: OwnedFd, role: &str, call: Call, errno: i32, times: u32) -> 
     answer(Pid::from_raw(process.id().cast_signed()), call, errno, times);
     let mut said = String::new();
     process.stdout.take().expect("a pipe").read_to_string(&mut said).expect("text");
+    // `answer` has waited for it already.
+    let _ = process.wait();
     said
 }
 

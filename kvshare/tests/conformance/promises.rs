@@ -14,7 +14,7 @@ use kvshare::rows::MappedCache;
 use crate::Promise;
 use crate::decoder::Decoder;
 use crate::kinds::Kind;
-use crate::roles::{self, CELLS, SURVIVED, WIDTH};
+use crate::roles::{self, CELLS, LEAVE, SURVIVED, WIDTH};
 use crate::system;
 
 pub const PROMISES: &[Promise] = &[
@@ -22,6 +22,7 @@ pub const PROMISES: &[Promise] = &[
     ("a_cache_that_lies_elsewhere_in_its_memory_is_found", a_cache_that_lies_elsewhere_in_its_memory_is_found),
     ("a_decoder_that_is_killed_takes_nothing_with_it", a_decoder_that_is_killed_takes_nothing_with_it),
     ("a_provider_that_is_stopped_writes_no_more", a_provider_that_is_stopped_writes_no_more),
+    ("one_that_writes_after_its_result_is_waited_for", one_that_writes_after_its_result_is_waited_for),
     ("a_provider_that_dies_leaves_memory_that_the_next_one_can_fill", a_provider_that_dies_leaves_usable_memory),
     ("a_stray_write_into_a_guard_page_faults", a_stray_write_into_a_guard_page_faults),
     ("a_stray_write_beside_guard_pages_does_not_fault", a_stray_write_beside_guard_pages_does_not_fault),
@@ -134,6 +135,16 @@ fn a_provider_that_is_stopped_writes_no_more(kind: &Kind) {
     cache.k_mut(0).expect("a layer").write_f32(0, &stamp).expect("a row");
     std::thread::sleep(Duration::from_millis(100));
     assert_eq!(decoder.rows()[0], stamp, "nobody writes over it");
+}
+
+fn one_that_writes_after_its_result_is_waited_for(kind: &Kind) {
+    let decoder = Decoder::new(kind);
+    let tokens = [1, 2, 3];
+    decoder.run("late", &tokens, None).expect("it does well in the end");
+    let mut rows = decoder.rows();
+    assert_eq!(rows[CELLS as usize - 1], LEAVE, "its last write was waited for");
+    rows[CELLS as usize - 1].fill(0.0);
+    assert!(rows == Decoder::expected(&tokens));
 }
 
 fn a_provider_that_dies_leaves_usable_memory(kind: &Kind) {

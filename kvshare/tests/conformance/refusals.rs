@@ -143,7 +143,7 @@ fn run_out(kind: &Kind, name: &str) {
             }
             Ok(())
         });
-        setrlimit(Resource::Nofile, limit.clone()).expect("the limit from before");
+        setrlimit(Resource::Nofile, limit).expect("the limit from before");
         match cache {
             Ok(()) => successes += 1,
             Err(_) => failures += 1,

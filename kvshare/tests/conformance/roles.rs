@@ -26,7 +26,7 @@ pub const WIDTH: u64 = 64;
 
 pub const CELLS: u64 = 32;
 
-/// What a lingering provider waits for in the last K row of layer 0.
+/// What a lingering provider waits for in the last K row of layer 0, and a late one writes there last.
 pub const LEAVE: [f32; WIDTH as usize] = [0.5; WIDTH as usize];
 
 /// The part of one that maps a region and accesses it, and says what came of it.
@@ -54,6 +54,18 @@ pub fn play() -> Option<ExitCode> {
                 job.cache.k(0)?.read_f32(CELLS - 1, &mut last)?;
             }
             Ok::<_, RowsError>(0)
+        }),
+        "late" => provider::run(|job| -> Result<i32, RowsError> {
+            fill(job.cache, job.tokens)?;
+            println!(r#"{{"n_tokens": {}, "argmax": 0}}"#, job.tokens.len());
+            let end = Instant::now() + Duration::from_millis(300);
+            while Instant::now() < end {
+                job.cache.k_mut(0)?.write_f32(0, &LEAVE)?;
+                job.cache.k_mut(0)?.write_f32(0, &row(0, 0, job.tokens))?;
+            }
+            job.cache.k_mut(0)?.write_f32(CELLS - 1, &LEAVE)?;
+            // It has said its result already.
+            std::process::exit(0);
         }),
         "dying" => provider::run(|job| -> Result<i32, RowsError> {
             job.cache.k_mut(0)?.write_f32(0, &row(0, 0, job.tokens))?;
