@@ -67,6 +67,20 @@ pub enum ProviderFailure {
     /// It is gone, and its device did not write what it was to write.
     #[error("the provider's device did not fill the cache: {0}")]
     Device(#[source] MapError),
+    /// A resident provider did not prefill the prompt, and said so. It lives on.
+    #[error("the provider failed: {words}")]
+    Said {
+        /// Its words.
+        words: String,
+    },
+    /// A resident provider did not speak as one, and was stopped.
+    #[error("the resident provider is not understood, and was stopped ({ending}): {problem}")]
+    NotUnderstood {
+        /// What is wrong with what it said.
+        problem: String,
+        /// How it ended.
+        ending: Ending,
+    },
     /// The system failed while the provider ran.
     #[error("watching the provider failed: {0}")]
     Watch(#[from] FdError),
@@ -85,7 +99,10 @@ impl ProviderFailure {
     /// Whether the provider, a helper that it started, or its device may still be at work, so that its regions must not be used again.
     pub fn may_still_write(&self) -> bool {
         match self {
-            Self::TimedOut { ending, .. } | Self::Cancelled { ending } | Self::Failed { ending, .. } => {
+            Self::TimedOut { ending, .. }
+            | Self::Cancelled { ending }
+            | Self::Failed { ending, .. }
+            | Self::NotUnderstood { ending, .. } => {
                 matches!(ending, Ending::StillRunning | Ending::HelpersRunning)
             }
             Self::Start(SpawnError::Unwatched { gone, .. }) => !gone,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 use super::device_work::wait_for_writers;
-use super::watch::{Stop, Watched, watch};
+use super::watch::{Outputs, Stop, Watched, watch};
 use super::{Cancel, Ending, ProviderFailure, ReceivedShare};
 use crate::fd::{FIRST_INHERITED, Output, Program, SpawnError, check_program, is_bare_name};
 use crate::map::MapError;
@@ -92,7 +92,7 @@ impl ProviderProgram {
         log: &mut dyn FnMut(&str),
     ) -> Result<ProviderReport, ProviderFailure> {
         let started = Instant::now();
-        let deadline = started.checked_add(self.time_limit).unwrap_or(started + Duration::from_secs(1 << 30));
+        let deadline = self.deadline(started);
         let token_file = placed(directory, "the token file", ".tokens", format_tokens(tokens).as_bytes())?;
         let layout_file = match destination {
             Destination::File { .. } => None,
@@ -100,7 +100,8 @@ impl ProviderProgram {
         };
         let program = self.command(&token_file, layout_file.as_ref(), destination)?.current_dir(directory);
         let mut child = program.stdout(Output::Pipe).stderr(Output::Pipe).spawn()?;
-        let watched = watch(&mut child, deadline, cancel, log)?;
+        let mut outputs = Outputs::of(&mut child)?;
+        let watched = watch(&mut child, &mut outputs, deadline, cancel, log)?;
         let written = match destination {
             Destination::File { .. } => Ok(()),
             Destination::Shared(share) => wait_for_writers(&share.descriptors, deadline),
@@ -109,9 +110,14 @@ impl ProviderProgram {
             // Whatever else went wrong, this is what keeps the cells from being used again.
             return Err(ProviderFailure::Device(MapError::DeviceBusy));
         }
-        let result = self.judge(watched, tokens.len())?;
+        let result = self.judge(watched, outputs, tokens.len())?;
         written.map_err(ProviderFailure::Device)?;
         Ok(ProviderReport { result, wall: started.elapsed() })
+    }
+
+    /// When a run that starts now is over its limit.
+    pub(super) fn deadline(&self, started: Instant) -> Instant {
+        started.checked_add(self.time_limit).unwrap_or(started + Duration::from_secs(1 << 30))
     }
 
     fn command<'a>(
@@ -136,7 +142,7 @@ impl ProviderProgram {
     }
 
     /// The program without arguments, or the launcher that is to become it.
-    fn launched<'a>(&self) -> Result<Program<'a>, SpawnError> {
+    pub(super) fn launched<'a>(&self) -> Result<Program<'a>, SpawnError> {
         let [launcher, arguments @ ..] = &self.launcher[..] else { return Ok(Program::new(&self.program)) };
         // A launcher that cannot become the provider only ends; the usual reasons are named before.
         check_program(&self.program)?;
@@ -144,21 +150,26 @@ impl ProviderProgram {
         Ok(Program::new(launcher).args(arguments).arg(provider))
     }
 
-    fn judge(&self, watched: Watched, given: usize) -> Result<ResultLine, ProviderFailure> {
-        let Watched { ending, stopped, last_stdout, said } = watched;
+    fn judge(&self, watched: Watched, mut outputs: Outputs, given: usize) -> Result<ResultLine, ProviderFailure> {
+        let Watched { ending, stopped } = watched;
         match stopped {
             Some(Stop::Timeout) => return Err(ProviderFailure::TimedOut { limit: self.time_limit, ending }),
             Some(Stop::Cancelled) => return Err(ProviderFailure::Cancelled { ending }),
             None => {}
         }
         if ending != Ending::Exit(0) {
-            return Err(ProviderFailure::Failed { ending, said });
+            return Err(ProviderFailure::Failed { ending, said: outputs.said() });
         }
-        let result: ResultLine = last_stdout.ok_or(ProviderFailure::NoResult)?.parse()?;
-        if result.n_tokens != given as u64 {
-            return Err(ProviderFailure::WrongCount { reported: result.n_tokens, given });
-        }
+        let result: ResultLine = outputs.last_stdout.ok_or(ProviderFailure::NoResult)?.parse()?;
+        check_count(&result, given)?;
         Ok(result)
+    }
+}
+
+pub(super) fn check_count(result: &ResultLine, given: usize) -> Result<(), ProviderFailure> {
+    match result.n_tokens {
+        reported if reported != given as u64 => Err(ProviderFailure::WrongCount { reported, given }),
+        _ => Ok(()),
     }
 }
 
@@ -178,7 +189,7 @@ fn placed(
 }
 
 /// The provider runs in another directory, so a path must not depend on ours.
-fn absolute(path: &Path) -> PathBuf {
+pub(super) fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 

@@ -1,6 +1,6 @@
 //! Watching a running provider: its output, its time limit, its end.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -11,7 +11,7 @@ use super::{Cancel, Ending};
 use crate::fd::{Child, FdError, Signal};
 
 /// From SIGTERM to SIGKILL.
-const GRACE: Duration = Duration::from_secs(5);
+pub(super) const GRACE: Duration = Duration::from_secs(5);
 /// From SIGKILL until the wait is given up.
 const KILL_LIMIT: Duration = Duration::from_secs(10);
 /// What may be left in a pipe when its writer is gone (the kernel's usual limit for a pipe's size).
@@ -26,12 +26,60 @@ pub(super) enum Stop {
     Cancelled,
 }
 
-/// How it ended, why it was stopped (if it was), and what it printed.
+/// How it ended, and why it was stopped, if it was.
 pub(super) struct Watched {
     pub(super) ending: Ending,
     pub(super) stopped: Option<Stop>,
+}
+
+/// What a program prints, and what is kept of it.
+pub(super) struct Outputs {
+    stdout: Lines,
+    stderr: Lines,
+    /// The last line of its standard output that is not blank.
     pub(super) last_stdout: Option<String>,
-    pub(super) said: Option<String>,
+    quote: Quote,
+}
+
+impl Outputs {
+    pub(super) fn of(child: &mut Child) -> Result<Self, FdError> {
+        let (stdout, stderr) = (Lines::new(child.stdout.take())?, Lines::new(child.stderr.take())?);
+        Ok(Self { stdout, stderr, last_stdout: None, quote: Quote::default() })
+    }
+
+    /// Takes what is there now, at most `limit` bytes of each pipe.
+    fn take(&mut self, limit: usize, log: &mut dyn FnMut(&str)) {
+        let Self { stdout, stderr, last_stdout, quote } = self;
+        stdout.take(limit, &mut |line| keep_last(line, last_stdout));
+        stderr.take(limit, &mut |line| {
+            quote.take(line);
+            log(line);
+        });
+    }
+
+    /// The same, of a program that goes on.
+    pub(super) fn take_turn(&mut self, log: &mut dyn FnMut(&str)) {
+        self.take(TURN_BYTES, log);
+    }
+
+    fn finish(&mut self, log: &mut dyn FnMut(&str)) {
+        let Self { stdout, stderr, last_stdout, quote } = self;
+        stdout.finish(&mut |line| keep_last(line, last_stdout));
+        stderr.finish(&mut |line| {
+            quote.take(line);
+            log(line);
+        });
+    }
+
+    /// The pipes that are still open.
+    pub(super) fn pipes(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        [self.stdout.pipe(), self.stderr.pipe()].into_iter().flatten()
+    }
+
+    /// What is worth quoting of its standard error. It is forgotten then.
+    pub(super) fn said(&mut self) -> Option<String> {
+        std::mem::take(&mut self.quote).text()
+    }
 }
 
 /// What has been done to end the program.
@@ -45,13 +93,11 @@ enum Phase {
 /// or when `cancel` says so: SIGTERM, and SIGKILL after five seconds.
 pub(super) fn watch(
     child: &mut Child,
+    outputs: &mut Outputs,
     deadline: Instant,
     cancel: Option<&Cancel>,
     log: &mut dyn FnMut(&str),
 ) -> Result<Watched, FdError> {
-    let mut stdout = Lines::new(child.stdout.take())?;
-    let mut stderr = Lines::new(child.stderr.take())?;
-    let (mut last_stdout, mut quote) = (None, Quote::default());
     let mut phase = Phase::Running;
     let mut stopped = None;
 
@@ -62,11 +108,7 @@ pub(super) fn watch(
             Err(error) => return Err(error),
         };
         let limit = if exited.is_some() { PIPE_BYTES } else { TURN_BYTES };
-        stdout.take(limit, &mut |line| keep_last(line, &mut last_stdout));
-        stderr.take(limit, &mut |line| {
-            quote.take(line);
-            log(line);
-        });
+        outputs.take(limit, log);
         if let Some(ending) = exited {
             break ending;
         }
@@ -93,17 +135,12 @@ pub(super) fn watch(
             continue;
         }
         let mut sources: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(child.as_fd(), PollFlags::IN)];
-        let pipes = [stdout.pipe(), stderr.pipe()].into_iter().flatten();
         let cancel = cancel.filter(|_| stopped.is_none()).map(AsFd::as_fd);
-        sources.extend(pipes.chain(cancel).map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)));
+        sources.extend(outputs.pipes().chain(cancel).map(|source| PollFd::from_borrowed_fd(source, PollFlags::IN)));
         wait_for_any(&mut sources, wake_at - now)?;
     };
-    stdout.finish(&mut |line| keep_last(line, &mut last_stdout));
-    stderr.finish(&mut |line| {
-        quote.take(line);
-        log(line);
-    });
-    Ok(Watched { ending, stopped, last_stdout, said: quote.text() })
+    outputs.finish(log);
+    Ok(Watched { ending, stopped })
 }
 
 fn keep_last(line: &str, last: &mut Option<String>) {
@@ -112,12 +149,12 @@ fn keep_last(line: &str, last: &mut Option<String>) {
     }
 }
 
-fn is_cancelled(cancel: &Cancel) -> bool {
+pub(super) fn is_cancelled(cancel: &Cancel) -> bool {
     let mut source = [PollFd::from_borrowed_fd(cancel.as_fd(), PollFlags::IN)];
     matches!(poll(&mut source, Some(&Timespec::default())), Ok(1..))
 }
 
-fn wait_for_any(sources: &mut [PollFd<'_>], at_most: Duration) -> Result<(), FdError> {
+pub(super) fn wait_for_any(sources: &mut [PollFd<'_>], at_most: Duration) -> Result<(), FdError> {
     // A limit that no timespec holds is no limit.
     let timeout = Timespec::try_from(at_most).ok();
     match poll(sources, timeout.as_ref()) {

@@ -21,6 +21,26 @@ pub struct Arguments {
     pub route: Route,
 }
 
+/// How a provider was started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Invocation {
+    /// For one prompt.
+    Once(Arguments),
+    /// For as many as the proxy sends.
+    Resident(ResidentArguments),
+}
+
+/// What a resident provider is started with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResidentArguments {
+    /// The model file that the decoder serves.
+    pub model: PathBuf,
+    /// Where the provider's kernels are, if the user named a place.
+    pub elfs: Option<PathBuf>,
+    /// The number of the inherited socket through which the proxy speaks.
+    pub socket: i32,
+}
+
 /// How the cache goes to the decoder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Route {
@@ -55,25 +75,10 @@ impl Arguments {
     /// # Ok::<(), kvshare::provider::ProviderError>(())
     /// ```
     pub fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, ProviderError> {
-        let mut parser = lexopt::Parser::from_args(arguments);
-        let (mut tokens, mut model, mut elfs, mut out, mut layout, mut fds) = (None, None, None, None, None, None);
-        while let Some(argument) = parser.next()? {
-            match argument {
-                Long("tokens") => tokens = Some(PathBuf::from(parser.value()?)),
-                Long("model") => model = Some(PathBuf::from(parser.value()?)),
-                Long("elfs") => elfs = Some(PathBuf::from(parser.value()?)),
-                Long("out") => out = Some(PathBuf::from(parser.value()?)),
-                Long("layout") => layout = Some(PathBuf::from(parser.value()?)),
-                Long("fds") => fds = Some(parser.value()?.parse_with(Self::parse_fds)?),
-                other => return Err(other.unexpected().into()),
-            }
+        match Invocation::parse(arguments)? {
+            Invocation::Once(arguments) => Ok(arguments),
+            Invocation::Resident(_) => Err(ProviderError::NotResident),
         }
-        Ok(Self {
-            tokens: tokens.ok_or(ProviderError::MissingArgument { flag: "--tokens" })?,
-            model: model.ok_or(ProviderError::MissingArgument { flag: "--model" })?,
-            elfs,
-            route: Route::of(out, layout, fds)?,
-        })
     }
 
     /// The descriptor numbers in `3,4,5`.
@@ -81,11 +86,70 @@ impl Arguments {
     /// # Errors
     /// Anything but decimal numbers from 3 up.
     pub fn parse_fds(list: &str) -> Result<Vec<i32>, ProviderError> {
-        let number = |text: &str| match text.parse::<i32>() {
-            Ok(number) if number >= 3 && text.bytes().all(|digit| digit.is_ascii_digit()) => Ok(number),
-            _ => Err(ProviderError::DescriptorNumber { text: text.chars().take(32).collect() }),
-        };
-        list.split(',').map(number).collect()
+        list.split(',').map(|text| descriptor_number("--fds", text)).collect()
+    }
+}
+
+impl Invocation {
+    /// Parses the arguments after the program's name.
+    ///
+    /// # Errors
+    /// As [`Arguments::parse`], and `--resident` beside what belongs to one prompt.
+    ///
+    /// ```
+    /// use kvshare::provider::Invocation;
+    ///
+    /// let invocation = Invocation::parse("--resident 3 --model m.gguf".split(' '))?;
+    /// assert!(matches!(invocation, Invocation::Resident(arguments) if arguments.socket == 3));
+    /// # Ok::<(), kvshare::provider::ProviderError>(())
+    /// ```
+    pub fn parse(arguments: impl IntoIterator<Item = impl Into<OsString>>) -> Result<Self, ProviderError> {
+        let mut parser = lexopt::Parser::from_args(arguments);
+        let (mut tokens, mut model, mut elfs, mut out, mut layout, mut fds) = (None, None, None, None, None, None);
+        let mut resident = None;
+        while let Some(argument) = parser.next()? {
+            match argument {
+                Long("tokens") => tokens = Some(PathBuf::from(parser.value()?)),
+                Long("model") => model = Some(PathBuf::from(parser.value()?)),
+                Long("elfs") => elfs = Some(PathBuf::from(parser.value()?)),
+                Long("out") => out = Some(PathBuf::from(parser.value()?)),
+                Long("layout") => layout = Some(PathBuf::from(parser.value()?)),
+                Long("fds") => fds = Some(parser.value()?.parse_with(Arguments::parse_fds)?),
+                Long("resident") => resident = Some(parser.value()?.parse_with(ResidentArguments::parse_socket)?),
+                other => return Err(other.unexpected().into()),
+            }
+        }
+        let missing = |flag| ProviderError::MissingArgument { flag };
+        if let Some(socket) = resident {
+            if tokens.is_some() || out.is_some() || layout.is_some() || fds.is_some() {
+                return Err(ProviderError::ResidentAndOnce);
+            }
+            let model = model.ok_or_else(|| missing("--model"))?;
+            return Ok(Self::Resident(ResidentArguments { model, elfs, socket }));
+        }
+        Ok(Self::Once(Arguments {
+            tokens: tokens.ok_or_else(|| missing("--tokens"))?,
+            model: model.ok_or_else(|| missing("--model"))?,
+            elfs,
+            route: Route::of(out, layout, fds)?,
+        }))
+    }
+}
+
+impl ResidentArguments {
+    /// The descriptor number of `--resident`.
+    ///
+    /// # Errors
+    /// Anything but a decimal number from 3 up.
+    pub fn parse_socket(number: &str) -> Result<i32, ProviderError> {
+        descriptor_number("--resident", number)
+    }
+}
+
+fn descriptor_number(flag: &'static str, text: &str) -> Result<i32, ProviderError> {
+    match text.parse::<i32>() {
+        Ok(number) if number >= 3 && text.bytes().all(|digit| digit.is_ascii_digit()) => Ok(number),
+        _ => Err(ProviderError::DescriptorNumber { flag, text: text.chars().take(32).collect() }),
     }
 }
 

@@ -9,13 +9,17 @@ use crate::layout::{GgufError, LayoutError, TensorType};
 use crate::map::MapError;
 use crate::rows::RowsError;
 use crate::state_file::CopyError;
+use crate::wire::{PacketError, SealedError};
 
 /// Why a provider cannot do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the fields say in code what the messages say in words")]
 pub enum ProviderError {
-    #[error("{0}; a provider takes --tokens FILE --model FILE and either --out FILE or --layout FILE --fds N[,N...]")]
+    #[error(
+        "{0}; a provider takes --tokens FILE --model FILE and either --out FILE or --layout FILE --fds N[,N...], \
+         or --model FILE --resident N"
+    )]
     Arguments(#[from] lexopt::Error),
     #[error("the argument {flag} is missing")]
     MissingArgument { flag: &'static str },
@@ -23,8 +27,14 @@ pub enum ProviderError {
     NoRoute,
     #[error("--out was given together with --layout or --fds; a provider takes one route")]
     BothRoutes,
-    #[error("--fds has {text:?}, which is no descriptor number from 3 up")]
-    DescriptorNumber { text: String },
+    #[error(
+        "--resident was given together with what belongs to one prompt; a resident provider takes --model and --elfs"
+    )]
+    ResidentAndOnce,
+    #[error("this provider does not stay resident; start it for each prompt")]
+    NotResident,
+    #[error("{flag} has {text:?}, which is no descriptor number from 3 up")]
+    DescriptorNumber { flag: &'static str, text: String },
     #[error("--fds has {given} descriptors, but the header names {named}")]
     DescriptorCount { given: usize, named: usize },
     #[error("cannot read {what} {}: {source}", path.display())]
@@ -53,6 +63,18 @@ pub enum ProviderError {
          give them with its layers, or use f16"
     )]
     RotationUnknown { tensor_type: TensorType },
+    #[error("the proxy and this provider do not understand each other: {problem}")]
+    Order { problem: String },
+    #[error("the proxy cannot be heard or told: {0}")]
+    Packet(#[from] PacketError),
+    #[error("{what} that the proxy sent: {source}")]
+    Sealed { what: &'static str, source: SealedError },
+    #[error("token {index} is {id}, which is no token id from 0 to 2147483647")]
+    TokenId { index: usize, id: u32 },
+    #[error("the proxy sent no token; a prompt that is handed over has at least one")]
+    NoToken,
+    #[error("the cache of generation {asked} was not sent, or was not usable: {problem}")]
+    NoCache { asked: u64, problem: String },
     #[error(transparent)]
     Header(#[from] HeaderError),
     #[error(transparent)]

@@ -42,20 +42,11 @@ impl Provider {
         let (header, descriptors) = match &arguments.route {
             Route::File { out } => {
                 check_out(out)?;
-                let header = own_header(&arguments.model, tokens.len() as u64, cache)?;
-                let descriptors = allocate(&header, &Memfd::new(), "kvshare-provider")?;
-                (header, descriptors)
+                own(&arguments.model, tokens.len(), cache)?
             }
             Route::Shared { layout, fds } => shared(layout, fds, &arguments.model, cache)?,
         };
-        let planes = header.planes()?;
-        if planes.layers().is_empty() {
-            return Err(ProviderError::NoAttentionLayers);
-        }
-        let cells = planes.cells();
-        if tokens.len() as u64 > cells {
-            return Err(ProviderError::TooManyTokens { tokens: tokens.len(), cells });
-        }
+        check_room(&header, tokens.len())?;
         Ok(Self { arguments, tokens, header, descriptors })
     }
 
@@ -98,13 +89,41 @@ impl Provider {
     pub fn finish(self, argmax: i32, took: Duration) -> Result<ResultLine, ProviderError> {
         if let Route::File { out } = &self.arguments.route {
             let cache = MappedCache::map(&self.header, &self.descriptors, &MapOptions::default())?;
-            let name = out.to_str().ok_or_else(|| ProviderError::OutName { out: out.clone() })?;
-            let file = StateFile::of_prompt(self.tokens.clone(), cache.state_shape(), Slot::default());
-            file.map_err(CopyError::File)?.publish(&cache, Path::new("."), name)?;
+            publish(out, &self.tokens, &cache)?;
         }
-        let prefill_ms = Some((took.as_secs_f64() * 1e6).round() / 1e3);
-        Ok(ResultLine { n_tokens: self.tokens.len() as u64, argmax: argmax.into(), prefill_ms })
+        Ok(result_line(self.tokens.len(), argmax, took))
     }
+}
+
+/// What a prefill of so many tokens reports.
+pub(super) fn result_line(tokens: usize, argmax: i32, took: Duration) -> ResultLine {
+    let prefill_ms = Some((took.as_secs_f64() * 1e6).round() / 1e3);
+    ResultLine { n_tokens: tokens as u64, argmax: argmax.into(), prefill_ms }
+}
+
+/// Writes the state file of a filled cache to the working directory.
+pub(super) fn publish(out: &Path, tokens: &[i32], cache: &MappedCache) -> Result<(), ProviderError> {
+    let name = check_out(out)?;
+    let file = StateFile::of_prompt(tokens.to_vec(), cache.state_shape(), Slot::default());
+    file.map_err(CopyError::File)?.publish(cache, Path::new("."), name)?;
+    Ok(())
+}
+
+/// Memory of our own for a state file's cache, and its header.
+pub(super) fn own(model: &Path, tokens: usize, cache: &AssumedCache) -> Result<(Header, Vec<OwnedFd>), ProviderError> {
+    let header = own_header(model, tokens as u64, cache)?;
+    let descriptors = allocate(&header, &Memfd::new(), "kvshare-provider")?;
+    Ok((header, descriptors))
+}
+
+/// Whether there are rows to write, and enough of them.
+pub(super) fn check_room(header: &Header, tokens: usize) -> Result<(), ProviderError> {
+    let planes = header.planes()?;
+    if planes.layers().is_empty() {
+        return Err(ProviderError::NoAttentionLayers);
+    }
+    let cells = planes.cells();
+    if tokens as u64 > cells { Err(ProviderError::TooManyTokens { tokens, cells }) } else { Ok(()) }
 }
 
 fn shared(
@@ -118,17 +137,28 @@ fn shared(
     let mut bytes = Vec::new();
     // One byte over the limit shows that there is more.
     File::open(layout).and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)).map_err(read)?;
-    let mut header = Header::parse(&bytes)?;
+    let header = checked_header(&bytes, &descriptors, model, cache)?;
+    Ok((header, descriptors))
+}
+
+/// A header that describes these descriptors, and a cache of this model.
+pub(super) fn checked_header(
+    bytes: &[u8],
+    descriptors: &[OwnedFd],
+    model: &Path,
+    cache: &AssumedCache,
+) -> Result<Header, ProviderError> {
+    let mut header = Header::parse(bytes)?;
     if header.descriptor_count() != descriptors.len() {
         let (given, named) = (descriptors.len(), header.descriptor_count());
         return Err(ProviderError::DescriptorCount { given, named });
     }
-    header.check_descriptors(&fd::sizes(&descriptors)?)?;
+    header.check_descriptors(&fd::sizes(descriptors)?)?;
     match_model(&mut header, model, cache)?;
-    Ok((header, descriptors))
+    Ok(header)
 }
 
-fn check_out(out: &Path) -> Result<(), ProviderError> {
-    let name = out.to_str().ok_or_else(|| ProviderError::OutName { out: out.to_owned() })?;
-    check_filename(name).map_err(|_| ProviderError::OutName { out: out.to_owned() })
+pub(super) fn check_out(out: &Path) -> Result<&str, ProviderError> {
+    let name = out.to_str().filter(|name| check_filename(name).is_ok());
+    name.ok_or_else(|| ProviderError::OutName { out: out.to_owned() })
 }

@@ -4,9 +4,10 @@ use std::fmt::Display;
 use std::io::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::{Arguments, AssumedCache, Provider, ProviderError, ResultLine};
+use super::resident::run_resident;
+use super::{Arguments, AssumedCache, Invocation, Provider, ProviderError, ResultLine};
 use crate::map::Access;
 use crate::rows::MappedCache;
 
@@ -24,7 +25,9 @@ pub struct Prefill<'a> {
     pub cache: &'a mut MappedCache,
 }
 
-/// Runs a provider by this process's arguments: `prefill` fills the cache and returns the likeliest next token.
+/// Runs a provider by this process's arguments, for one prompt or, with `--resident`, for as many as the proxy sends:
+/// `prefill` fills the cache and returns the likeliest next token. What it captures lives as long as the provider, so a
+/// model is best loaded once, at its first call.
 ///
 /// The exit code is the contract's: 0 when the result was printed, 2 for wrong arguments, 1 for everything else. What went
 /// wrong goes to standard error, and from there into the proxy's log.
@@ -48,10 +51,12 @@ pub struct Prefill<'a> {
 ///     })
 /// }
 /// ```
-pub fn run<E: Display>(prefill: impl FnOnce(Prefill<'_>) -> Result<i32, E>) -> ExitCode {
-    let outcome = Arguments::parse(std::env::args_os().skip(1))
-        .and_then(|arguments| run_with(arguments, &AssumedCache::default(), prefill))
-        .and_then(|result| print(&result));
+pub fn run<E: Display>(prefill: impl FnMut(Prefill<'_>) -> Result<i32, E>) -> ExitCode {
+    let cache = AssumedCache::default();
+    let outcome = Invocation::parse(std::env::args_os().skip(1)).and_then(|invocation| match invocation {
+        Invocation::Once(arguments) => run_with(arguments, &cache, prefill).and_then(|result| print(&result)),
+        Invocation::Resident(arguments) => run_resident(&arguments, &cache, prefill),
+    });
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -74,20 +79,25 @@ pub fn run_with<E: Display>(
 ) -> Result<ResultLine, ProviderError> {
     let provider = Provider::open(arguments, cache)?;
     let mut cache = provider.map()?;
-    let access = cache.begin_cpu_access(Access::ReadWrite)?;
-    let started = Instant::now();
-    let argmax = prefill(Prefill {
-        tokens: provider.tokens(),
-        model: &provider.arguments().model,
-        elfs: provider.arguments().elfs.as_deref(),
-        cache: &mut cache,
-    })
-    .map_err(|error| ProviderError::Prefill { words: error.to_string() })?;
-    let took = started.elapsed();
-    access.end()?;
+    let Arguments { model, elfs, .. } = provider.arguments();
+    let (tokens, elfs) = (provider.tokens(), elfs.as_deref());
+    let (argmax, took) = fill(Prefill { tokens, model, elfs, cache: &mut cache }, prefill)?;
     // Unmapped before the result says that nothing is written any more.
     drop(cache);
     provider.finish(argmax, took)
+}
+
+/// Has `prefill` fill a cache, within a CPU access to it. Returns the likeliest next token, and how long it took.
+pub(super) fn fill<E: Display>(
+    job: Prefill<'_>,
+    prefill: impl FnOnce(Prefill<'_>) -> Result<i32, E>,
+) -> Result<(i32, Duration), ProviderError> {
+    let access = job.cache.begin_cpu_access(Access::ReadWrite)?;
+    let started = Instant::now();
+    let argmax = prefill(job).map_err(|error| ProviderError::Prefill { words: error.to_string() })?;
+    let took = started.elapsed();
+    access.end()?;
+    Ok((argmax, took))
 }
 
 fn print(result: &ResultLine) -> Result<(), ProviderError> {
@@ -105,6 +115,8 @@ impl ProviderError {
                 | Error::MissingArgument { .. }
                 | Error::NoRoute
                 | Error::BothRoutes
+                | Error::ResidentAndOnce
+                | Error::NotResident
                 | Error::DescriptorNumber { .. }
                 | Error::OutName { .. }
         )

@@ -26,15 +26,21 @@
 mod connect;
 mod error;
 mod listen;
+mod packet;
 mod place;
 mod receive;
+mod sealed;
 mod send;
 
 pub use connect::{Connection, connect};
 pub use error::WireError;
 pub use listen::Listener;
+pub use packet::PacketError;
+pub(crate) use packet::{PACKET_BYTES, Packets};
 pub use place::{MAX_PATH_BYTES, check_inside};
 pub use receive::{Limits, Message, receive};
+pub use sealed::SealedError;
+pub(crate) use sealed::{read_sealed, seal};
 pub use send::send;
 
 /// How many descriptors one send can carry: `SCM_MAX_FD` of the kernel's `include/net/scm.h`
