@@ -3,13 +3,16 @@
 use std::fmt::Display;
 use std::io::Write as _;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use kvshare::layout::{HeadSizes, LayerWidths, TensorType};
-use kvshare::provider::{Arguments, AssumedCache, AssumedLayers, Prefill, ProviderError, ResultLine, Route, run_with};
+use kvshare::provider::{
+    Arguments, AssumedCache, AssumedLayers, Prefill, ProviderError, ResidentArguments, ResultLine, Route, run_resident,
+    run_with,
+};
 
 use super::error::ReferenceProviderError;
 use super::via_backend::{self, Backend};
@@ -27,8 +30,11 @@ Example, as a proxy starts it on the file route:
   reference-provider --tokens prompt.tokens --model model.gguf --out state.bin")]
 pub struct ReferenceProviderArguments {
     /// The prompt's token ids, one decimal id a line
-    #[arg(long, value_name = "FILE")]
-    tokens: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "resident")]
+    tokens: Option<PathBuf>,
+    /// Stay, and serve the proxy at the other end of this inherited socket
+    #[arg(long, value_name = "N", conflicts_with_all = ["tokens", "out", "layout", "fds", "via_backend"])]
+    resident: Option<String>,
     /// The model, a GGUF [default: the embedded kvshare-tiny]
     #[arg(long, value_name = "FILE")]
     model: Option<PathBuf>,
@@ -106,25 +112,63 @@ pub fn run(arguments: ReferenceProviderArguments) -> ExitCode {
     }
 }
 
-/// Runs the provider and prints its result line.
+/// Runs the provider and prints its result line. One that stays has none, and returns when its proxy hangs up.
 ///
 /// # Errors
 /// There is no result, or it could not be printed.
 pub fn provide_and_print(arguments: ReferenceProviderArguments) -> Result<(), ReferenceProviderError> {
-    let result = provide(arguments)?;
+    let Some(result) = provide(arguments)? else { return Ok(()) };
     let mut out = std::io::stdout().lock();
     Ok(writeln!(out, "{result}").and_then(|()| out.flush()).map_err(ProviderError::Print)?)
 }
 
-fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ReferenceProviderError> {
+fn provide(given: ReferenceProviderArguments) -> Result<Option<ResultLine>, ReferenceProviderError> {
+    if given.via_backend {
+        return prefill_via_backend(given).map(Some);
+    }
+    let cache = assumed_cache(&given);
+    // The library reads the model's geometry from a file.
+    let embedded = match given.model {
+        Some(_) => None,
+        None => Some(embedded_model().map_err(|error| ProviderError::Prefill { words: error.to_string() })?),
+    };
+    let model = given.model.or_else(|| Some(embedded.as_ref()?.path().to_owned())).unwrap_or_default();
+    let mut loaded = None;
+    if given.resident.is_some() && !given.checker {
+        // So that the first prompt need not wait for it.
+        loaded = Some(open_model(&model).map_err(|words| ProviderError::Prefill { words })?);
+    }
+    let prefill = |job: Prefill<'_>| match given.checker {
+        true => check_prefill(job),
+        false => {
+            let model = match &loaded {
+                Some(model) => model,
+                None => loaded.insert(open_model(job.model)?),
+            };
+            model_prefill(model, job)
+        }
+    };
+    if let Some(socket) = given.resident {
+        let socket = ResidentArguments::parse_socket(&socket)?;
+        run_resident(&ResidentArguments { model, elfs: given.elfs, socket }, &cache, prefill)?;
+        return Ok(None);
+    }
     let fds = given.fds.as_deref().map(Arguments::parse_fds).transpose()?;
     let route = Route::of(given.out, given.layout, fds)?;
-    if given.via_backend {
-        let not_empty = |text: &String| !text.is_empty();
-        let url = given.backend_url.filter(not_empty).ok_or(ReferenceProviderError::NoAddress)?;
-        let backend = Backend { url, key: given.backend_key.filter(not_empty), limit: given.backend_timeout };
-        return via_backend::prefill(&backend, &given.tokens, route);
-    }
+    let arguments = Arguments { tokens: given.tokens.unwrap_or_default(), model, elfs: given.elfs, route };
+    Ok(Some(run_with(arguments, &cache, prefill)?))
+}
+
+fn prefill_via_backend(given: ReferenceProviderArguments) -> Result<ResultLine, ReferenceProviderError> {
+    let fds = given.fds.as_deref().map(Arguments::parse_fds).transpose()?;
+    let route = Route::of(given.out, given.layout, fds)?;
+    let not_empty = |text: &String| !text.is_empty();
+    let url = given.backend_url.filter(not_empty).ok_or(ReferenceProviderError::NoAddress)?;
+    let backend = Backend { url, key: given.backend_key.filter(not_empty), limit: given.backend_timeout };
+    via_backend::prefill(&backend, &given.tokens.unwrap_or_default(), route)
+}
+
+fn assumed_cache(given: &ReferenceProviderArguments) -> AssumedCache {
     let mut cache =
         AssumedCache { type_k: given.type_k, type_v: given.type_v, v_trans: given.v_trans, ..AssumedCache::default() };
     if given.checker {
@@ -133,15 +177,7 @@ fn provide(given: ReferenceProviderArguments) -> Result<ResultLine, ReferencePro
         // The checker's cache has no heads, and so is never rotated.
         cache.layers = Some(AssumedLayers { widths, head_sizes: Some(HeadSizes { k: 0, v: 0 }) });
     }
-    // The library reads the model's geometry from a file.
-    let embedded = match given.model {
-        Some(_) => None,
-        None => Some(embedded_model().map_err(|error| ProviderError::Prefill { words: error.to_string() })?),
-    };
-    let model = given.model.or_else(|| Some(embedded.as_ref()?.path().to_owned())).unwrap_or_default();
-    let arguments = Arguments { tokens: given.tokens, model, elfs: given.elfs, route };
-    let prefill = if given.checker { check_prefill } else { model_prefill };
-    Ok(run_with(arguments, &cache, prefill)?)
+    cache
 }
 
 /// The embedded model as a file, gone when dropped.
@@ -156,8 +192,11 @@ fn check_prefill(prefill: Prefill<'_>) -> Result<i32, String> {
     Ok(0)
 }
 
-fn model_prefill(prefill: Prefill<'_>) -> Result<i32, String> {
-    let model = Model::open(prefill.model).map_err(in_words)?;
+fn open_model(path: &Path) -> Result<Model, String> {
+    Model::open(path).map_err(in_words)
+}
+
+fn model_prefill(model: &Model, prefill: Prefill<'_>) -> Result<i32, String> {
     let tokens = prefill.tokens.iter().map(|token| token.cast_unsigned()).collect::<Vec<u32>>();
     let mut said = Instant::now();
     let observe = |Progress { done, total }| {

@@ -6,7 +6,7 @@ use kvshare::handoff::Cancel;
 use tokio::sync::oneshot;
 
 /// Cancels when it is dropped.
-struct CancelOnDrop(Cancel);
+pub(super) struct CancelOnDrop(pub(super) Cancel);
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {

@@ -9,6 +9,7 @@ mod decoder;
 mod handoff;
 mod lease;
 mod place;
+mod provider;
 mod restore;
 
 pub use caller::CallError;
@@ -18,4 +19,5 @@ pub use decoder::{Completion, DecoderClient, DecoderError, DefaultSettings, Prep
 pub use handoff::{Cycle, CycleError, FileHandoff, SharedHandoff};
 pub use lease::{Lease, LeaseError, lease};
 pub use place::Place;
+pub use provider::{Provider, Resident, Runner};
 pub use restore::{ReadBack, RestoreError, restore};

@@ -28,6 +28,10 @@ pub struct ServeArguments {
     /// The program that prefills prompts; without one the backend does
     #[arg(long, value_name = "PROGRAM", env = "ONEBIT_HYBRID_PREFILL")]
     prefill_provider: Option<OsString>,
+    /// Start the provider once, and tell it of each prompt: it keeps the cache mapped and its model loaded, and its word that it
+    /// has stopped writing is believed
+    #[arg(long)]
+    pub resident_provider: bool,
     /// Where the provider's kernels are
     #[arg(long, value_name = "DIR", env = "ONEBIT_HYBRID_ELFS")]
     elfs: Option<OsString>,

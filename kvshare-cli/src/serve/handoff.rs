@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kvshare::handoff::{HandoffFile, KnownCache, ProviderFailure, ProviderProgram, ProviderReport, RouteTimes};
+use kvshare::handoff::{Cancel, HandoffFile, KnownCache, ProviderFailure, ProviderReport, RouteTimes};
 
 use super::backend::Backend;
 use super::log::{Event, LogFormat};
@@ -21,8 +21,8 @@ use super::slot::Turn;
 use super::slot_directory::sweep;
 use super::visit::Visit;
 use crate::cycle::{
-    DecoderClient, DecoderError, Lease, LeaseError, Place, PreparedAdopt, ReadBack, RestoreError, cancellable, lease,
-    restore,
+    DecoderClient, DecoderError, Lease, LeaseError, Place, PreparedAdopt, Provider, ReadBack, RestoreError, Runner,
+    lease, restore,
 };
 
 /// What handoffs need: the decoder, the provider, and the directory where they meet.
@@ -35,7 +35,7 @@ pub struct Handoffs {
     /// How long it may take to begin sharing.
     pub share_limit: Duration,
     /// The provider.
-    pub provider: ProviderProgram,
+    pub provider: Provider,
     /// The file that is locked while it runs.
     pub lock: Option<PathBuf>,
     /// The decoder's slot directory.
@@ -245,15 +245,15 @@ impl Handoffs {
             Place::Shared(share) => Some(self.metrics.descriptors(share.descriptors.len())),
             Place::File(_) => None,
         };
-        let (provider, directory, sweeps) = (self.provider.clone(), self.slot_directory.clone(), self.sweeps);
+        let (time_limit, directory, sweeps) = (self.provider.time_limit(), self.slot_directory.clone(), self.sweeps);
         let (lock, backend, log, turn) = (self.lock.clone(), self.backend.clone(), self.log, Arc::clone(turn));
-        cancellable(move |cancel| {
+        let work = move |provider: Runner<'_>, cancel: &Cancel| {
             let _kept = (turn, descriptors);
-            let limit = Instant::now() + provider.time_limit;
+            let limit = Instant::now() + time_limit;
             let _lock = lock.as_deref().map(|path| ProviderLock::take(path, limit, cancel.as_fd())).transpose()?;
             let listener = Listener::new(log);
             let mut hear = |line: &str| listener.hear(line);
-            let report = provider.run(&tokens, place.destination(), &directory, Some(cancel), &mut hear);
+            let report = provider.run(&tokens, place.destination(), &directory, cancel, &mut hear);
             // Here and not where the report is awaited: the request's client may have gone by now.
             if let (Err(failure), Place::Shared(_)) = (&report, &place)
                 && failure.may_still_write()
@@ -269,7 +269,7 @@ impl Handoffs {
                 sweep(&directory, kept);
             }
             Ok(report?)
-        })
-        .await?
+        };
+        self.provider.cancellable(work).await?
     }
 }

@@ -1,7 +1,7 @@
 //! The server's life: what is set up before the first request, and in which order it goes.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -22,11 +22,12 @@ use super::handoff::Handoffs;
 use super::known_cache;
 use super::log::{Event, LogFormat};
 use super::metrics::Metrics;
+use super::progress::Listener;
 use super::proxy::{Proxy, router};
 use super::refusals::RefusedFlag;
 use super::slot::Slot;
 use super::slot_directory::SlotDirectory;
-use crate::cycle::{DecoderClient, DecoderError, Props};
+use crate::cycle::{DecoderClient, DecoderError, Props, Provider, Resident};
 use crate::output::{FAILED, Failure, MISUSE, print};
 
 /// How long a backend may take to load its model.
@@ -234,7 +235,7 @@ async fn proxy(
         Some(program) => Some(Handoffs {
             backend: backend.clone(),
             share_limit: arguments.timeout,
-            provider: provider(arguments, program, &backend.url),
+            provider: provider(arguments, program, &backend.url, directory.path())?,
             lock: arguments.provider_lock.clone(),
             slot_directory: directory.path().to_owned(),
             sweeps: directory.is_ours(),
@@ -260,7 +261,12 @@ async fn proxy(
     })
 }
 
-fn provider(arguments: &ServeArguments, program: PathBuf, backend_url: &str) -> ProviderProgram {
+fn provider(
+    arguments: &ServeArguments,
+    program: PathBuf,
+    backend_url: &str,
+    directory: &Path,
+) -> Result<Provider, ServeError> {
     let mut provider = ProviderProgram::new(program, &arguments.model);
     provider.launcher = end_with_parent::launcher().to_vec();
     provider.elfs = arguments.elfs();
@@ -268,7 +274,21 @@ fn provider(arguments: &ServeArguments, program: PathBuf, backend_url: &str) -> 
     provider.environment = vec![("ONEBIT_HYBRID_BACKEND_URL".into(), backend_url.into())];
     // One that asks the backend needs the key, wherever we have it from.
     provider.environment.extend(arguments.api_key().map(|key| ("LLAMA_API_KEY".into(), key.into())));
-    provider
+    if !arguments.resident_provider {
+        return Ok(Provider::Once(provider));
+    }
+    let resident = Resident::new(provider)?;
+    let log = arguments.log_format;
+    let listener = Listener::new(log);
+    resident.start(
+        directory,
+        move |line| listener.hear(line),
+        move |failure| {
+            let words = format_args!("{failure}; it is started again for the next prompt");
+            log.write(Event::Notice { words: &words });
+        },
+    );
+    Ok(Provider::Resident(resident))
 }
 
 /// What can be known of the backend's cache, from its own word, its flags, and a file that it saves.
