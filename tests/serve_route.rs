@@ -1,7 +1,7 @@
 //! `kvshare-cli serve`: what reaches the backend, what reaches the client, and what the log says of it.
 
 use kvshare_tests::serving::{Scene, Serving, chat};
-use kvshare_tests::spy::{Manner, Spy};
+use kvshare_tests::spy::{Manner, SHARE_ID, Spy};
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
@@ -170,6 +170,36 @@ fn the_backend_is_asked_in_the_right_order_for_the_right_things() {
     assert_eq!(arguments[4..], ["--out", &file, "--elfs", "/kernels"]);
     assert_eq!(record.collect::<Vec<_>>(), ["300", "301", "302", "303", "304"], "all ids but the last");
     assert!(!scene.path(&file).exists());
+}
+
+#[test]
+fn a_share_is_adopted_by_its_number_and_for_all_ids_but_the_last() {
+    let scene = Scene::new(PROGRAM);
+    let (spy, serving) = before_a_spy(&scene, Manner { shares: true, ..Manner::default() }, &["--kv-share"]);
+    let record = scene.path("record");
+    // It writes nothing: the spy looks at no row.
+    scene.break_provider(&format!(
+        "echo \"$3 $5 $7\" > '{}'\necho '{{\"n_tokens\": 5, \"argmax\": 1}}'",
+        record.display()
+    ));
+    let mut body = chat(MOON);
+    let reply = serving.reply(serving.post("/v1/chat/completions", &body));
+    assert_eq!(
+        (reply.status, reply.handoff.as_str(), reply.text().as_str()),
+        (200, "shared; evaluated=1", "an answer")
+    );
+    assert_eq!(std::fs::read_to_string(record).unwrap(), "--model --layout --fds\n");
+
+    let seen = spy.seen();
+    let lines: Vec<_> = seen.iter().map(|seen| seen.line.as_str()).collect();
+    let expected =
+        ["/apply-template", "/tokenize", "/slots/0?action=share", "/slots/0?action=adopt", "/v1/chat/completions"];
+    assert_eq!(lines, expected.map(|path| format!("POST {path}")));
+    let adopted = json!({"share_id": SHARE_ID, "tokens": [300, 301, 302, 303, 304], "leave_one_token": true});
+    assert_eq!(seen[3].json(), adopted);
+    body["id_slot"] = json!(0);
+    body["cache_prompt"] = json!(true);
+    assert_eq!(seen[4].json(), body);
 }
 
 #[test]
