@@ -1,7 +1,8 @@
 //! `kvshare-cli serve`: what reaches the backend, what reaches the client, and what the log says of it.
 
-use kvshare_tests::serving::{Scene, Serving, chat};
+use kvshare_tests::serving::{Scene, Serving, chat, eventually};
 use kvshare_tests::spy::{Manner, SHARE_ID, Spy};
+use kvshare_tests::terminal::Terminal;
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
@@ -335,6 +336,74 @@ fn the_log_can_be_json() {
     let record = records.iter().find(|record| record["event"] == "handed_over").unwrap();
     assert_eq!((&record["route"], &record["prompt_tokens"]), (&json!("file"), &json!(6)));
     assert!(record["message"].as_str().unwrap().starts_with("hybrid: 6 prompt tokens: "), "{record}");
+}
+
+/// How the stand-in's only line begins, which has the same standard error.
+const BACKENDS_OWN: &str = "listening on ";
+
+/// Has the provider say how far it is and something else, each when the scene has a file of that name.
+fn have_it_tell_its_progress(scene: &Scene) {
+    let dir = scene.path("").display().to_string();
+    scene.break_provider(&format!(
+        "say() {{ while [ ! -e \"{dir}/$1\" ]; do sleep 0.02; done; echo \"$2\" >&2; }}\n\
+         say begin 'progress: 0.42'\nsay speak 'the device is warm'\nsay go-on 'progress: 0.9'\nsay end 'progress: 1'\n\
+         exec '{PROGRAM}' reference-provider \"$@\""
+    ));
+}
+
+#[test]
+fn a_terminal_shows_how_far_the_prefill_is_and_nothing_of_it_afterwards() {
+    let scene = Scene::new(PROGRAM);
+    have_it_tell_its_progress(&scene);
+    let (terminal, end) = Terminal::open();
+    let (provider, backend) = (scene.provider(), scene.path("backend").display().to_string());
+    let first = ["--prefill-provider", &provider, "--backend", &backend];
+    let mut command = scene.command(PROGRAM, &[&first, &CONTEXT[..]].concat());
+    command.stderr(end).env("TERM", "xterm");
+    let serving = Serving::start(command);
+    let request = serving.post("/v1/chat/completions", &chat(MOON));
+    let answer = serving.spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) });
+    let go = |name: &str| std::fs::write(scene.path(name), "").unwrap();
+    let shows = |wanted: &[&str]| {
+        let mut seen: Vec<String> = Vec::new();
+        eventually(&format!("a terminal shows {wanted:?}"), || {
+            seen = terminal.lines().into_iter().filter(|line| !line.starts_with(BACKENDS_OWN)).collect();
+            let matches = |(line, wanted): (&String, &&str)| match wanted.strip_suffix('%') {
+                // The bar is as wide as the terminal lets it.
+                Some(_) => line.starts_with("prefill ") && line.ends_with(wanted) && line.chars().count() == 80,
+                None => without_times(line) == **wanted,
+            };
+            (seen.len() == wanted.len() && seen.iter().zip(wanted).all(matches)).then_some(())
+        });
+    };
+    shows(&[]);
+    go("begin");
+    shows(&[" 42 %"]);
+    go("speak");
+    shows(&["provider: the device is warm", " 42 %"]);
+    go("go-on");
+    shows(&["provider: the device is warm", " 90 %"]);
+    go("end");
+    let report = "hybrid: 13 prompt tokens: prefill _ ms, restore _ ms, first byte _ ms";
+    shows(&["provider: the device is warm", report]);
+    assert_eq!(serving.wait(answer).unwrap().unwrap(), 200);
+}
+
+#[test]
+fn what_is_no_terminal_gets_the_providers_lines_as_they_are() {
+    let scene = Scene::new(PROGRAM);
+    have_it_tell_its_progress(&scene);
+    for name in ["begin", "speak", "go-on", "end"] {
+        std::fs::write(scene.path(name), "").unwrap();
+    }
+    let serving = scene.serve(PROGRAM, &CONTEXT);
+    assert_eq!(serving.ask(MOON).status, 200);
+    let lines = serving.lines_until("first byte");
+    let lines = lines.iter().filter(|line| !line.starts_with(BACKENDS_OWN)).map(|line| without_times(line));
+    let said = ["progress: 0.42", "the device is warm", "progress: 0.9", "progress: 1"]
+        .map(|line| format!("provider: {line}"));
+    let report = "hybrid: 13 prompt tokens: prefill _ ms, restore _ ms, first byte _ ms";
+    assert_eq!(lines.collect::<Vec<_>>(), [&said[..], &[report.to_owned()]].concat());
 }
 
 #[test]
