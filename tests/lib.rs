@@ -22,6 +22,8 @@ pub mod serving;
 pub mod smollm2;
 #[path = "spy.rs"]
 pub mod spy;
+#[path = "terminal.rs"]
+pub mod terminal;
 #[path = "death/traces.rs"]
 pub mod traces;
 #[path = "unkillable.rs"]

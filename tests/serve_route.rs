@@ -1,8 +1,9 @@
 //! `kvshare-cli serve`: what reaches the backend, what reaches the client, and what the log says of it.
 
 use kvshare_tests::meddler::DEVICE_MEMORY;
-use kvshare_tests::serving::{Scene, Serving, chat};
-use kvshare_tests::spy::{Manner, Spy};
+use kvshare_tests::serving::{Scene, Serving, chat, eventually};
+use kvshare_tests::spy::{Manner, SHARE_ID, Spy};
+use kvshare_tests::terminal::Terminal;
 use serde_json::{Value, json};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_kvshare-parts");
@@ -197,6 +198,36 @@ fn the_backend_is_asked_in_the_right_order_for_the_right_things() {
 }
 
 #[test]
+fn a_share_is_adopted_by_its_number_and_for_all_ids_but_the_last() {
+    let scene = Scene::new(PROGRAM);
+    let (spy, serving) = before_a_spy(&scene, Manner { shares: true, ..Manner::default() }, &["--kv-share"]);
+    let record = scene.path("record");
+    // It writes nothing: the spy looks at no row.
+    scene.break_provider(&format!(
+        "echo \"$3 $5 $7\" > '{}'\necho '{{\"n_tokens\": 5, \"argmax\": 1}}'",
+        record.display()
+    ));
+    let mut body = chat(MOON);
+    let reply = serving.reply(serving.post("/v1/chat/completions", &body));
+    assert_eq!(
+        (reply.status, reply.handoff.as_str(), reply.text().as_str()),
+        (200, "shared; evaluated=1", "an answer")
+    );
+    assert_eq!(std::fs::read_to_string(record).unwrap(), "--model --layout --fds\n");
+
+    let seen = spy.seen();
+    let lines: Vec<_> = seen.iter().map(|seen| seen.line.as_str()).collect();
+    let expected =
+        ["/apply-template", "/tokenize", "/slots/0?action=share", "/slots/0?action=adopt", "/v1/chat/completions"];
+    assert_eq!(lines, expected.map(|path| format!("POST {path}")));
+    let adopted = json!({"share_id": SHARE_ID, "tokens": [300, 301, 302, 303, 304], "leave_one_token": true});
+    assert_eq!(seen[3].json(), adopted);
+    body["id_slot"] = json!(0);
+    body["cache_prompt"] = json!(true);
+    assert_eq!(seen[4].json(), body);
+}
+
+#[test]
 fn what_cannot_be_handed_over_is_forwarded_as_it_came_with_its_reason() {
     let scene = Scene::new(PROGRAM);
     let (spy, serving) = before_a_spy(&scene, Manner { evaluated: 9, ..Manner::default() }, &[]);
@@ -329,6 +360,74 @@ fn the_log_can_be_json() {
     let record = records.iter().find(|record| record["event"] == "handed_over").unwrap();
     assert_eq!((&record["route"], &record["prompt_tokens"]), (&json!("file"), &json!(6)));
     assert!(record["message"].as_str().unwrap().starts_with("hybrid: 6 prompt tokens: "), "{record}");
+}
+
+/// How the stand-in's only line begins, which has the same standard error.
+const BACKENDS_OWN: &str = "listening on ";
+
+/// Has the provider say how far it is and something else, each when the scene has a file of that name.
+fn have_it_tell_its_progress(scene: &Scene) {
+    let dir = scene.path("").display().to_string();
+    scene.break_provider(&format!(
+        "say() {{ while [ ! -e \"{dir}/$1\" ]; do sleep 0.02; done; echo \"$2\" >&2; }}\n\
+         say begin 'progress: 0.42'\nsay speak 'the device is warm'\nsay go-on 'progress: 0.9'\nsay end 'progress: 1'\n\
+         exec '{PROGRAM}' reference-provider \"$@\""
+    ));
+}
+
+#[test]
+fn a_terminal_shows_how_far_the_prefill_is_and_nothing_of_it_afterwards() {
+    let scene = Scene::new(PROGRAM);
+    have_it_tell_its_progress(&scene);
+    let (terminal, end) = Terminal::open();
+    let (provider, backend) = (scene.provider(), scene.path("backend").display().to_string());
+    let first = ["--prefill-provider", &provider, "--backend", &backend];
+    let mut command = scene.command(PROGRAM, &[&first, &CONTEXT[..]].concat());
+    command.stderr(end).env("TERM", "xterm");
+    let serving = Serving::start(command);
+    let request = serving.post("/v1/chat/completions", &chat(MOON));
+    let answer = serving.spawn(async move { request.send().await.map(|answer| answer.status().as_u16()) });
+    let go = |name: &str| std::fs::write(scene.path(name), "").unwrap();
+    let shows = |wanted: &[&str]| {
+        let mut seen: Vec<String> = Vec::new();
+        eventually(&format!("a terminal shows {wanted:?}"), || {
+            seen = terminal.lines().into_iter().filter(|line| !line.starts_with(BACKENDS_OWN)).collect();
+            let matches = |(line, wanted): (&String, &&str)| match wanted.strip_suffix('%') {
+                // The bar is as wide as the terminal lets it.
+                Some(_) => line.starts_with("prefill ") && line.ends_with(wanted) && line.chars().count() == 80,
+                None => without_times(line) == **wanted,
+            };
+            (seen.len() == wanted.len() && seen.iter().zip(wanted).all(matches)).then_some(())
+        });
+    };
+    shows(&[]);
+    go("begin");
+    shows(&[" 42 %"]);
+    go("speak");
+    shows(&["provider: the device is warm", " 42 %"]);
+    go("go-on");
+    shows(&["provider: the device is warm", " 90 %"]);
+    go("end");
+    let report = "hybrid: 13 prompt tokens: prefill _ ms, restore _ ms, first byte _ ms";
+    shows(&["provider: the device is warm", report]);
+    assert_eq!(serving.wait(answer).unwrap().unwrap(), 200);
+}
+
+#[test]
+fn what_is_no_terminal_gets_the_providers_lines_as_they_are() {
+    let scene = Scene::new(PROGRAM);
+    have_it_tell_its_progress(&scene);
+    for name in ["begin", "speak", "go-on", "end"] {
+        std::fs::write(scene.path(name), "").unwrap();
+    }
+    let serving = scene.serve(PROGRAM, &CONTEXT);
+    assert_eq!(serving.ask(MOON).status, 200);
+    let lines = serving.lines_until("first byte");
+    let lines = lines.iter().filter(|line| !line.starts_with(BACKENDS_OWN)).map(|line| without_times(line));
+    let said = ["progress: 0.42", "the device is warm", "progress: 0.9", "progress: 1"]
+        .map(|line| format!("provider: {line}"));
+    let report = "hybrid: 13 prompt tokens: prefill _ ms, restore _ ms, first byte _ ms";
+    assert_eq!(lines.collect::<Vec<_>>(), [&said[..], &[report.to_owned()]].concat());
 }
 
 #[test]

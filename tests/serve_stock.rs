@@ -229,6 +229,47 @@ fn a_server_that_is_killed_is_a_bad_gateway_and_is_started_again() {
     assert_eq!(serving.metric("kvshare_backend_restarts_total"), 1.0);
 }
 
+/// A long answer that the server behind `serving` streams to a client of its own, begun. Dropping it frees the slot.
+fn occupied_slot(serving: &Serving) -> reqwest::Response {
+    let endless = json!({"prompt": "Once upon a time", "n_predict": 8000, "ignore_eos": true, "stream": true});
+    let url = format!("{}/completion", address_of(serving));
+    serving.wait(async {
+        let call = reqwest::Client::new().post(url).body(endless.to_string());
+        let mut answer = call.send().await.expect("an answer");
+        answer.chunk().await.expect("a stream").expect("a token");
+        answer
+    })
+}
+
+#[test]
+fn a_restore_that_waits_for_a_busy_slot_hangs_no_client() {
+    let Some(stock) = Stock::new() else { return };
+    // This provider asks the server for nothing, so that the restore is what meets the busy slot.
+    let flags = ["--prefill-provider", &stock.scene.provider(), "--timeout", "5"];
+    let serving = stock.serve(&flags, &["-fa", "on", "-c", "8192"]);
+    let mut body = body(&[user(QUESTIONS[0])]);
+    body["max_tokens"] = json!(2);
+    let before = serving.reply(serving.post(CHATS, &body));
+    assert_eq!((before.status, before.handoff.as_str()), (200, "file; evaluated=1"), "{before:?}");
+    serving.lines_until("first byte");
+
+    let occupied = occupied_slot(&serving);
+    let reply = serving.reply(serving.post(CHATS, &body));
+    // The request as it came would wait for the same slot, so there is no answer but this.
+    assert_eq!((reply.status, reply.handoff.as_str()), (502, ""), "{reply:?}");
+    let slots = serving.reply(serving.get("/slots")).json();
+    assert_eq!(slots[0]["is_processing"], true, "the slot was busy all the time: {slots}");
+    let lines = serving.complaints_until("action=restore: nothing came within 5 s");
+    let said = "and the request could not be forwarded: the backend did not answer";
+    assert!(matches!(&lines[..], [line] if line.contains(said)), "{lines:?}");
+
+    drop(occupied);
+    let after = serving.reply(serving.post(CHATS, &body));
+    assert_eq!((after.status, after.handoff.as_str(), after.text()), (200, "file; evaluated=1", before.text()));
+    assert_eq!(serving.complaints_until("first byte"), [""; 0]);
+    assert_eq!(serving.metric("kvshare_backend_restarts_total"), 0.0);
+}
+
 #[test]
 fn it_is_asked_once_for_its_cache() {
     let Some(stock) = Stock::new() else { return };

@@ -28,16 +28,18 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Starts `command` and waits until it listens.
+    /// Starts `command` and waits until it listens. Its lines are collected where its standard error is a pipe.
     ///
     /// # Panics
     /// It does not.
     pub fn start(mut command: Command) -> Self {
         let mut process = command.spawn().expect("the server starts");
         let lines = Arc::new(Mutex::new(Vec::new()));
-        collect(process.stderr.take(), Arc::clone(&lines));
+        if let Some(pipe) = process.stderr.take() {
+            collect(pipe, Arc::clone(&lines));
+        }
         let said = Arc::new(Mutex::new(Vec::new()));
-        collect(process.stdout.take(), Arc::clone(&said));
+        collect(process.stdout.take().expect("a pipe"), Arc::clone(&said));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let client = reqwest::Client::builder().no_proxy().pool_max_idle_per_host(0).timeout(PATIENCE).build();
         let (runtime, client) = (runtime.expect("a runtime"), client.expect("a client"));
@@ -304,8 +306,7 @@ pub fn runs(id: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-fn collect(pipe: Option<impl Read + Send + 'static>, lines: Arc<Mutex<Vec<String>>>) {
-    let pipe = pipe.expect("a pipe");
+fn collect(pipe: impl Read + Send + 'static, lines: Arc<Mutex<Vec<String>>>) {
     std::thread::spawn(move || {
         for line in BufReader::new(pipe).lines().map_while(Result::ok) {
             lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);

@@ -1,14 +1,27 @@
 //! A backend that remembers what it was asked, and answers as a llama-server would, without a model.
 
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse as _, Response};
+use kvshare::header::Header;
+use kvshare::layout::{Geometry, TensorType};
+use kvshare::memory::Memfd;
+use kvshare::rows::allocate;
+use kvshare::wire::connect;
 use serde_json::{Value, json};
+
+/// The number of every share of a spy's: larger than a double holds exactly.
+pub const SHARE_ID: u64 = (1 << 63) + 1;
+
+/// How long sending a share may take.
+const SHARE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A request as it reached the backend.
 #[derive(Clone, Debug)]
@@ -37,11 +50,13 @@ pub struct Manner {
     pub restored: Option<u64>,
     /// How many slots there are.
     pub slots: u64,
+    /// Whether it shares a cache, a small one of its own, and adopts.
+    pub shares: bool,
 }
 
 impl Default for Manner {
     fn default() -> Self {
-        Self { evaluated: 1, restored: None, slots: 1 }
+        Self { evaluated: 1, restored: None, slots: 1, shares: false }
     }
 }
 
@@ -100,6 +115,13 @@ async fn answer(State(desk): State<Arc<Desk>>, method: Method, uri: Uri, headers
             let restored = manner.restored.unwrap_or(if whole { 5 } else { 0 });
             json_of(&json!({"id_slot": 0, "n_restored": restored}))
         }
+        "POST /slots/0?action=share" if manner.shares => {
+            let socket = PathBuf::from(asked["socket"].as_str().unwrap_or_default());
+            let shared = tokio::task::spawn_blocking(move || share(&socket)).await;
+            shared.expect("a share is sent");
+            json_of(&json!({"id_slot": 0, "share_id": SHARE_ID}))
+        }
+        "POST /slots/0?action=adopt" if manner.shares => json_of(&json!({"id_slot": 0})),
         "POST /slots/0?action=erase" => json_of(&json!({"id_slot": 0, "n_erased": 0})),
         "POST /v1/chat/completions" | "POST /v1/completions" if asked["stream"] == true => {
             let frames = format!("data: {{\"a\":1}}\n\ndata: {}\n\ndata: [DONE]\n\n", json!({"timings": timings}));
@@ -110,6 +132,17 @@ async fn answer(State(desk): State<Arc<Desk>>, method: Method, uri: Uri, headers
         }
         _ => (StatusCode::IM_A_TEAPOT, [("x-backend", "spy"), ("connection", "x-backend-only")], line).into_response(),
     }
+}
+
+/// Sends a cache to `socket`, and keeps nothing of it.
+fn share(socket: &Path) {
+    let layout = Geometry::uniform(1, 4, 4, 64, TensorType::F16).layout().expect("a layout");
+    let header = Header::describe(&layout, None, None);
+    let descriptors = allocate(&header, &Memfd::new(), "spy-cache").expect("memory");
+    let borrowed: Vec<_> = descriptors.iter().map(|descriptor| descriptor.as_fd()).collect();
+    let deadline = Instant::now() + SHARE_LIMIT;
+    let connection = connect(socket, deadline).expect("somebody listens");
+    connection.send(&header.to_json(), &borrowed, deadline).expect("it is sent");
 }
 
 /// One token a byte of the text, six at most.
