@@ -153,19 +153,21 @@ fn provide(given: ReferenceProviderArguments) -> Result<Option<ResultLine>, Refe
         run_resident(&ResidentArguments { model, elfs: given.elfs, socket }, &cache, prefill)?;
         return Ok(None);
     }
-    let fds = given.fds.as_deref().map(Arguments::parse_fds).transpose()?;
-    let route = Route::of(given.out, given.layout, fds)?;
+    let route = route(given.out, given.layout, given.fds)?;
     let arguments = Arguments { tokens: given.tokens.unwrap_or_default(), model, elfs: given.elfs, route };
     Ok(Some(run_with(arguments, &cache, prefill)?))
 }
 
 fn prefill_via_backend(given: ReferenceProviderArguments) -> Result<ResultLine, ReferenceProviderError> {
-    let fds = given.fds.as_deref().map(Arguments::parse_fds).transpose()?;
-    let route = Route::of(given.out, given.layout, fds)?;
+    let route = route(given.out, given.layout, given.fds)?;
     let not_empty = |text: &String| !text.is_empty();
     let url = given.backend_url.filter(not_empty).ok_or(ReferenceProviderError::NoAddress)?;
     let backend = Backend { url, key: given.backend_key.filter(not_empty), limit: given.backend_timeout };
     via_backend::prefill(&backend, &given.tokens.unwrap_or_default(), route)
+}
+
+fn route(out: Option<PathBuf>, layout: Option<PathBuf>, fds: Option<String>) -> Result<Route, ProviderError> {
+    Route::of(out, layout, fds.as_deref().map(Arguments::parse_fds).transpose()?)
 }
 
 fn assumed_cache(given: &ReferenceProviderArguments) -> AssumedCache {

@@ -8,9 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use kvshare::handoff::{Cancel, Destination, ProviderFailure, ProviderProgram, ProviderReport, ResidentProvider};
-use tokio::sync::oneshot;
 
-use super::cancellable::{CancelOnDrop, cancellable};
+use super::cancellable::{Outcome, cancellable, panicked};
 
 /// A provider as the proxy has it.
 #[derive(Clone, Debug)]
@@ -129,13 +128,10 @@ impl Resident {
         &self,
         work: impl FnOnce(Runner<'_>, &Cancel) -> T + Send + 'static,
     ) -> io::Result<T> {
-        let panicked = || io::Error::other("a step of the handoff panicked");
-        let cancel = Cancel::new()?;
-        let _cancelled_with_us = CancelOnDrop(cancel.clone());
-        let (sender, receiver) = oneshot::channel();
+        let (cancel, sender, outcome) = Outcome::of_work()?;
         let job: Job = Box::new(move |provider| drop(sender.send(work(Runner::Resident(provider), &cancel))));
         self.jobs.send(job).map_err(|_| panicked())?;
-        receiver.await.map_err(|_| panicked())
+        outcome.get().await
     }
 }
 

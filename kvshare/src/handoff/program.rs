@@ -47,6 +47,16 @@ pub enum Destination<'a> {
     Shared(&'a ReceivedShare),
 }
 
+impl Destination<'_> {
+    /// Waits until no device is to write there any more.
+    pub(super) fn wait_for_writers(self, deadline: Instant) -> Result<(), MapError> {
+        match self {
+            Self::File { .. } => Ok(()),
+            Self::Shared(share) => wait_for_writers(&share.descriptors, deadline),
+        }
+    }
+}
+
 /// What a provider achieved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProviderReport {
@@ -102,10 +112,7 @@ impl ProviderProgram {
         let mut child = program.stdout(Output::Pipe).stderr(Output::Pipe).spawn()?;
         let mut outputs = Outputs::of(&mut child)?;
         let watched = watch(&mut child, &mut outputs, deadline, cancel, log)?;
-        let written = match destination {
-            Destination::File { .. } => Ok(()),
-            Destination::Shared(share) => wait_for_writers(&share.descriptors, deadline),
-        };
+        let written = destination.wait_for_writers(deadline);
         if let Err(MapError::DeviceBusy) = written {
             // Whatever else went wrong, this is what keeps the cells from being used again.
             return Err(ProviderFailure::Device(MapError::DeviceBusy));
@@ -126,8 +133,8 @@ impl ProviderProgram {
         layout_file: Option<&NamedTempFile>,
         destination: Destination<'a>,
     ) -> Result<Program<'a>, SpawnError> {
-        let mut program = self.launched()?.args(&self.leading_arguments);
-        program = program.arg("--tokens").arg(token_file.path()).arg("--model").arg(absolute(&self.model));
+        let mut program = self.launched()?.arg("--tokens").arg(token_file.path());
+        program = program.arg("--model").arg(absolute(&self.model));
         if let Destination::File { name } = destination {
             program = program.arg("--out").arg(name);
         }
@@ -135,19 +142,26 @@ impl ProviderProgram {
             program = program.arg("--layout").arg(layout_file.path()).arg("--fds").arg(numbers(&share.descriptors));
             program = program.descriptors(share.descriptors.iter().map(|descriptor| descriptor.as_fd()));
         }
+        Ok(self.equipped(program))
+    }
+
+    /// `program` with what does not depend on the prompt: the kernels' place and the environment.
+    pub(super) fn equipped<'a>(&self, mut program: Program<'a>) -> Program<'a> {
         if let Some(elfs) = &self.elfs {
             program = program.arg("--elfs").arg(absolute(elfs));
         }
-        Ok(self.environment.iter().fold(program, |program, (name, value)| program.env(name, value)))
+        self.environment.iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 
-    /// The program without arguments, or the launcher that is to become it.
+    /// The program with its own arguments alone, or the launcher that is to become it.
     pub(super) fn launched<'a>(&self) -> Result<Program<'a>, SpawnError> {
-        let [launcher, arguments @ ..] = &self.launcher[..] else { return Ok(Program::new(&self.program)) };
+        let [launcher, arguments @ ..] = &self.launcher[..] else {
+            return Ok(Program::new(&self.program).args(&self.leading_arguments));
+        };
         // A launcher that cannot become the provider only ends; the usual reasons are named before.
         check_program(&self.program)?;
         let provider = if is_bare_name(&self.program) { self.program.clone() } else { absolute(&self.program) };
-        Ok(Program::new(launcher).args(arguments).arg(provider))
+        Ok(Program::new(launcher).args(arguments).arg(provider).args(&self.leading_arguments))
     }
 
     fn judge(&self, watched: Watched, mut outputs: Outputs, given: usize) -> Result<ResultLine, ProviderFailure> {

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::device_work::wait_for_writers;
 use super::program::{absolute, check_count};
 use super::watch::{GRACE, Outputs, is_cancelled, wait_for_any, watch};
 use super::{Cancel, Destination, Ending, ProviderFailure, ProviderProgram, ProviderReport, ReceivedShare};
@@ -55,7 +54,8 @@ enum Unheard {
     Cancelled,
     /// It has ended, or has hung up.
     Gone,
-    Packet(PacketError),
+    /// It does not speak as it should.
+    NotUnderstood(String),
 }
 
 impl ResidentProvider {
@@ -102,21 +102,14 @@ impl ResidentProvider {
         let memfd = seal("kvshare-tokens", &bytes).map_err(|source| in_memory("the tokens", source))?;
         self.start_by(deadline, directory, cancel, log)?;
 
-        let generation = match destination {
-            Destination::Shared(share) => Some(self.introduce(share, deadline, log)?),
-            Destination::File { .. } => None,
-        };
-        let out = match destination {
-            Destination::File { name } => Some(name.to_owned()),
-            Destination::Shared(_) => None,
+        let (generation, out) = match destination {
+            Destination::Shared(share) => (Some(self.introduce(share, deadline, log)?), None),
+            Destination::File { name } => (None, Some(name.to_owned())),
         };
         let id = self.next_number();
         self.tell(&Order::Prefill { id, generation, out }, &[memfd.as_fd()], deadline, log)?;
         let word = self.hear(deadline, cancel, log);
-        let written = match destination {
-            Destination::File { .. } => Ok(()),
-            Destination::Shared(share) => wait_for_writers(&share.descriptors, deadline),
-        };
+        let written = destination.wait_for_writers(deadline);
         if let Err(MapError::DeviceBusy) = written {
             // Its device does what it was told, and nobody knows until when.
             self.stop(log)?;
@@ -173,14 +166,9 @@ impl ResidentProvider {
 
     fn started(&self, directory: &Path) -> Result<Running, ProviderFailure> {
         let (packets, theirs) = Packets::pair().map_err(|error| in_memory("its socket", io::Error::other(error)))?;
-        let ProviderProgram { leading_arguments, model, elfs, environment, .. } = &self.program;
-        let mut program = self.program.launched()?.args(leading_arguments);
-        program = program.arg("--resident").arg(FIRST_INHERITED.to_string()).arg("--model").arg(absolute(model));
-        if let Some(elfs) = elfs {
-            program = program.arg("--elfs").arg(absolute(elfs));
-        }
-        program = environment.iter().fold(program, |program, (name, value)| program.env(name, value));
-        program = program.descriptors([theirs.as_fd()]).current_dir(directory);
+        let program = self.program.launched()?.arg("--resident").arg(FIRST_INHERITED.to_string());
+        let program = self.program.equipped(program.arg("--model").arg(absolute(&self.program.model)));
+        let program = program.descriptors([theirs.as_fd()]).current_dir(directory);
         let mut child = program.stdout(Output::Pipe).stderr(Output::Pipe).spawn()?;
         let outputs = Outputs::of(&mut child)?;
         Ok(Running { packets, child, outputs, known: None })
@@ -228,7 +216,7 @@ impl ResidentProvider {
                 match error {
                     PacketError::Closed => Unheard::Gone,
                     PacketError::Late => Unheard::Late,
-                    error => Unheard::Packet(error),
+                    error => Unheard::NotUnderstood(error.to_string()),
                 },
                 log,
             )
@@ -249,7 +237,7 @@ impl ResidentProvider {
                 Ok(Some(packet)) => break packet,
                 Ok(None) => {}
                 Err(PacketError::Closed) => return Err(self.unheard(Unheard::Gone, log)),
-                Err(error) => return Err(self.unheard(Unheard::Packet(error), log)),
+                Err(error) => return Err(self.not_understood(error.to_string(), log)),
             }
             let now = Instant::now();
             if now >= deadline {
@@ -285,18 +273,12 @@ impl ResidentProvider {
             Unheard::Late => ProviderFailure::TimedOut { limit: self.program.time_limit, ending },
             Unheard::Cancelled => ProviderFailure::Cancelled { ending },
             Unheard::Gone => ProviderFailure::Failed { ending, said },
-            Unheard::Packet(error) => ProviderFailure::NotUnderstood { problem: error.to_string(), ending },
+            Unheard::NotUnderstood(problem) => ProviderFailure::NotUnderstood { problem, ending },
         }
     }
 
     fn not_understood(&mut self, problem: String, log: &mut dyn FnMut(&str)) -> ProviderFailure {
-        match self.end(Duration::ZERO, log) {
-            Ok(ended) => {
-                let ending = ended.map_or(Ending::Exit(0), |(ending, _)| ending);
-                ProviderFailure::NotUnderstood { problem, ending }
-            }
-            Err(error) => error.into(),
-        }
+        self.unheard(Unheard::NotUnderstood(problem), log)
     }
 
     /// Hangs up, and waits until the process has ended: by itself within `grace`, or stopped.

@@ -148,7 +148,8 @@ pub(super) fn judge_transparent_huge(setting: String, reserve: Reserve) -> Optio
     }
 }
 
-fn create(name: &str, pages: MemfdFlags) -> Result<OwnedFd, Errno> {
+/// A memfd without a size that can be sealed.
+pub(crate) fn create(name: &str, pages: MemfdFlags) -> Result<OwnedFd, Errno> {
     create_sealable(pages, |flags| rustix::fs::memfd_create(name, flags))
 }
 

@@ -35,6 +35,7 @@ mod udmabuf;
 pub use self::drm::{Drm, ImportedBuffer};
 pub use dma_heap::DmaHeap;
 pub use error::MemoryError;
+pub(crate) use memfd::create as create_memfd;
 pub use memfd::{Memfd, Reserve};
 pub use pages::{FallbackReason, PageFallback, Pages};
 pub use udmabuf::{Udmabuf, UdmabufPart};

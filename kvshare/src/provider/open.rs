@@ -75,8 +75,7 @@ impl Provider {
     /// # Errors
     /// Memory that the CPU cannot map or may not write.
     pub fn map(&self) -> Result<MappedCache, ProviderError> {
-        let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
-        Ok(MappedCache::map(&self.header, &self.descriptors, &options)?)
+        map_to_fill(&self.header, &self.descriptors)
     }
 
     /// Says that every cell is written: makes the state file on the file route, and returns the result line, which must
@@ -93,6 +92,12 @@ impl Provider {
         }
         Ok(result_line(self.tokens.len(), argmax, took))
     }
+}
+
+/// Maps a cache for the CPU to fill.
+pub(super) fn map_to_fill(header: &Header, descriptors: &[OwnedFd]) -> Result<MappedCache, ProviderError> {
+    let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
+    Ok(MappedCache::map(header, descriptors, &options)?)
 }
 
 /// What a prefill of so many tokens reports.

@@ -1,14 +1,13 @@
 //! Small messages over a socket that keeps them apart, `SOCK_SEQPACKET`
 //! ([unix(7)](https://man7.org/linux/man-pages/man7/unix.7.html)): what a resident provider and its proxy say to each other.
 
-use super::DESCRIPTORS_PER_SEND;
+use super::receive::{CONTROL_BYTES, descriptors_in};
+use super::send::{Failure, send_some};
 use crate::fd::{Waited, ready_unless};
-use rustix::cmsg_space;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,9 +16,6 @@ use std::time::Instant;
 
 /// The longest packet. What can be longer crosses as a sealed memfd.
 pub(crate) const PACKET_BYTES: usize = 4096;
-
-/// As in `receive`: the descriptors of one send, and what a socket option can add.
-const CONTROL_BYTES: usize = cmsg_space!(ScmRights(DESCRIPTORS_PER_SEND), ScmCredentials(1)) + 512;
 
 /// Why a packet did not cross. All descriptors that arrived are closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -96,20 +92,11 @@ impl Packets {
         if text.len() > PACKET_BYTES {
             return Err(PacketError::TooLong { limit: PACKET_BYTES });
         }
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(DESCRIPTORS_PER_SEND))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-            return Err(PacketError::System { call: "sendmsg", errno: Errno::INVAL });
-        }
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        loop {
-            match sendmsg(&self.socket, &[IoSlice::new(text)], &mut control, flags) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, deadline, None)?,
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(PacketError::Closed),
-                Err(errno) => return Err(PacketError::System { call: "sendmsg", errno }),
-            }
+        match send_some(self.socket.as_fd(), &[IoSlice::new(text)], descriptors, deadline) {
+            Ok(_) => Ok(()),
+            Err(Failure::Deadline) => Err(PacketError::Late),
+            Err(Failure::Call(Errno::PIPE | Errno::CONNRESET)) => Err(PacketError::Closed),
+            Err(Failure::Call(errno)) => Err(PacketError::System { call: "sendmsg", errno }),
         }
     }
 
@@ -118,7 +105,7 @@ impl Packets {
         loop {
             match self.take()? {
                 Some(packet) => return Ok(packet),
-                None => self.wait(PollFlags::IN, deadline, stop)?,
+                None => self.wait(deadline, stop)?,
             }
         }
     }
@@ -154,23 +141,13 @@ impl Packets {
         Ok(Some(Packet { text, descriptors }))
     }
 
-    fn wait(&self, events: PollFlags, deadline: Instant, stop: Option<BorrowedFd<'_>>) -> Result<(), PacketError> {
-        match ready_unless(self.socket.as_fd(), events, deadline, stop).map_err(PacketError::system("poll"))? {
+    fn wait(&self, deadline: Instant, stop: Option<BorrowedFd<'_>>) -> Result<(), PacketError> {
+        match ready_unless(self.socket.as_fd(), PollFlags::IN, deadline, stop).map_err(PacketError::system("poll"))? {
             Waited::Ready => Ok(()),
             Waited::Late => Err(PacketError::Late),
             Waited::Stopped => Err(PacketError::Stopped),
         }
     }
-}
-
-fn descriptors_in(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
-    let mut all = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            all.extend(descriptors);
-        }
-    }
-    all
 }
 
 impl AsFd for Packets {
@@ -182,6 +159,7 @@ impl AsFd for Packets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::net::SendFlags;
     use std::time::Duration;
 
     fn soon() -> Instant {

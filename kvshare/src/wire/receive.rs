@@ -17,7 +17,7 @@ use std::time::Instant;
 /// The control bytes that the kernel can deliver at once: the descriptors of one send, since it never joins two sends
 /// that carry some (the kernel's net/unix/af_unix.c, unix_stream_read_generic), and what a socket option can add, of
 /// which a security label (`SO_PASSSEC`) is the longest and under 256 bytes in practice.
-const CONTROL_BYTES: usize = cmsg_space!(ScmRights(DESCRIPTORS_PER_SEND), ScmCredentials(1)) + 512;
+pub(super) const CONTROL_BYTES: usize = cmsg_space!(ScmRights(DESCRIPTORS_PER_SEND), ScmCredentials(1)) + 512;
 
 /// How much memory the header gets ahead of the bytes that have arrived.
 const STEP: usize = 64 << 10;
@@ -173,11 +173,7 @@ impl Arrival<'_> {
     }
 
     fn take(&mut self, control: &mut RecvAncillaryBuffer<'_>, truncated: bool) -> Result<(), WireError> {
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                self.descriptors.extend(descriptors);
-            }
-        }
+        self.descriptors.extend(descriptors_in(control));
         if truncated || self.lost.is_some() {
             *self.lost.get_or_insert(0) += self.descriptors.drain(..).count();
         }
@@ -194,6 +190,17 @@ impl Arrival<'_> {
             done => WireError::ClosedWithinMessage { done, expected: self.expected },
         }
     }
+}
+
+/// The descriptors that came with a receipt.
+pub(super) fn descriptors_in(control: &mut RecvAncillaryBuffer<'_>) -> Vec<OwnedFd> {
+    let mut all = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            all.extend(descriptors);
+        }
+    }
+    all
 }
 
 /// How many descriptors a header's regions name, if it can be read: only for an error's text, so nothing else of the

@@ -1,6 +1,7 @@
 //! Bytes that cross as a descriptor: a memfd that nobody can change any more.
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+use crate::memory::create_memfd;
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::Write as _;
@@ -31,8 +32,7 @@ pub enum SealedError {
 
 /// A sealed memfd of these bytes.
 pub(crate) fn seal(name: &str, bytes: &[u8]) -> std::io::Result<OwnedFd> {
-    let memfd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    let mut file = File::from(memfd);
+    let mut file = File::from(create_memfd(name, MemfdFlags::empty())?);
     file.write_all(bytes)?;
     let memfd = OwnedFd::from(file);
     fcntl_add_seals(&memfd, FIXED | SealFlags::SEAL)?;
@@ -80,7 +80,7 @@ mod tests {
 
     #[test]
     fn what_can_change_or_is_too_long_is_not_read() {
-        let open = memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        let open = create_memfd("open", MemfdFlags::empty()).unwrap();
         for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW | SealFlags::SHRINK] {
             fcntl_add_seals(&open, seals).unwrap();
             assert!(matches!(read_sealed(&open, 9), Err(SealedError::NotSealed)), "{seals:?}");

@@ -62,13 +62,14 @@ pub fn send(
     Ok(())
 }
 
-enum Failure {
+/// Why one call to the kernel came to nothing.
+pub(super) enum Failure {
     Deadline,
     Call(Errno),
 }
 
 /// Sends at least one of `bytes`, with all of `descriptors` on the first, and returns how many it sent.
-fn send_some(
+pub(super) fn send_some(
     socket: BorrowedFd<'_>,
     bytes: &[IoSlice<'_>],
     descriptors: &[BorrowedFd<'_>],

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use super::{Order, PROTOCOL, Word};
 use crate::fd::take_inherited;
 use crate::header::{MAX_BYTES, MAX_REGIONS};
-use crate::map::{Access, MapOptions};
-use crate::provider::open::{check_out, check_room, checked_header, own, publish, result_line};
+use crate::provider::open::{check_out, check_room, checked_header, map_to_fill, own, publish, result_line};
 use crate::provider::run::fill;
 use crate::provider::{AssumedCache, Prefill, ProviderError, ResidentArguments, ResultLine};
 use crate::rows::MappedCache;
@@ -56,8 +55,6 @@ struct Generation {
 
 struct Mapped {
     cache: MappedCache,
-    /// Positions of one stream.
-    cells: u64,
     /// They are kept as long as the mapping: a device may want them.
     _descriptors: Vec<OwnedFd>,
 }
@@ -137,9 +134,7 @@ where
             .map_err(|source| ProviderError::Sealed { what: "the header", source })?;
         let header = checked_header(&header, &descriptors, &self.arguments.model, self.assumed)?;
         check_room(&header, 0)?;
-        let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
-        let cache = MappedCache::map(&header, &descriptors, &options)?;
-        Ok(Mapped { cells: cache.cells(), cache, _descriptors: descriptors })
+        Ok(Mapped { cache: map_to_fill(&header, &descriptors)?, _descriptors: descriptors })
     }
 
     fn answer(
@@ -166,8 +161,9 @@ where
             Some(Generation { number, .. }) => return Err(unusable(format!("the last one sent is {number}"))),
             None => return Err(unusable("none was sent".to_owned())),
         };
-        if tokens.len() as u64 > mapped.cells {
-            return Err(ProviderError::TooManyTokens { tokens: tokens.len(), cells: mapped.cells });
+        let cells = mapped.cache.cells();
+        if tokens.len() as u64 > cells {
+            return Err(ProviderError::TooManyTokens { tokens: tokens.len(), cells });
         }
         let ResidentArguments { model, elfs, .. } = self.arguments;
         let job = Prefill { tokens, model, elfs: elfs.as_deref(), cache: &mut mapped.cache };
@@ -180,8 +176,7 @@ where
         let ResidentArguments { model, elfs, .. } = self.arguments;
         let (header, descriptors) = own(model, tokens.len(), self.assumed)?;
         check_room(&header, tokens.len())?;
-        let options = MapOptions { access: Access::ReadWrite, ..MapOptions::default() };
-        let mut cache = MappedCache::map(&header, &descriptors, &options)?;
+        let mut cache = map_to_fill(&header, &descriptors)?;
         let job = Prefill { tokens, model, elfs: elfs.as_deref(), cache: &mut cache };
         let (argmax, took) = fill(job, &mut self.prefill)?;
         publish(out, tokens, &cache)?;
