@@ -11,9 +11,13 @@
 #   -t SECONDS    how long it may take (120)
 #   -f FILE       take FILE along, to the same path in the guest (programs that PROGRAM starts, files that it reads)
 #   -r            let PROGRAM see the host's files, read-only, and its dynamic libraries with them; without it PROGRAM must be
-#                 static, and sees a guest with nothing but busybox. /tmp is the guest's own and writable either way.
+#                 static, and sees a guest with nothing but busybox. /tmp is the guest's own and writable either way, but
+#                 for the working directory, which is seen wherever it lies.
 #   -e NAME=VALUE set an environment variable
 #   -k PARAMETER  add a kernel parameter, such as udmabuf.size_limit_mb=1024
+#
+# QEMU's emulation now and then crashes a kernel that patches itself while it boots. A guest that ended so before PROGRAM was
+# started is booted again, twice at most, and that is said.
 #
 # Exit status besides PROGRAM's: 124 it took too long, 125 the guest ended without PROGRAM's status (the end of its console
 # follows on standard error), 126 the guest could not be set up.
@@ -150,6 +154,7 @@ mount -t tmpfs tmpfs /dev/shm
 ln -s /proc/self/fd /dev/fd
 ip link set lo up
 for module in drm drm_kms_helper drm_shmem_helper vgem; do insmod /modules/$module.ko; done
+echo started >/dev/vport0p3
 . /guest-command
 echo $? >/dev/vport0p3
 sync
@@ -164,8 +169,12 @@ guest_command() {
     cat <<'LINES'
 for module in netfs 9pnet 9pnet_virtio 9p; do insmod /modules/$module.ko; done
 mount -t 9p -o ro,trans=virtio,version=9p2000.L,msize=512000,cache=loose host /mnt
-for folder in proc sys dev tmp run; do mount --bind /$folder /mnt/$folder; done
 LINES
+    # What the guest's own /tmp and /run would hide.
+    if [[ $PWD == /tmp/* || $PWD == /run/* ]]; then
+      echo "mkdir -p $(quoted "$PWD") && mount --bind $(quoted "/mnt$PWD") $(quoted "$PWD")"
+    fi
+    echo 'for folder in proc sys dev tmp run; do mount --rbind /$folder /mnt/$folder; done'
   fi
   for setting in ${settings[@]+"${settings[@]}"}; do echo "export $(quoted "$setting")"; done
   ((!host_files)) || printf 'chroot /mnt /usr/bin/env PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin '
@@ -223,33 +232,44 @@ devices=()
   -fsdev "local,id=host,path=/,security_model=none,multidevs=remap,readonly=on"
   -device "virtio-9p-pci,fsdev=host,mount_tag=host"
 )
-mkfifo "$work/out" "$work/err"
-cat "$work/out" &
-readers=($!)
-cat "$work/err" >&2 &
-readers+=($!)
+# Boots the guest once; leaves what it said of PROGRAM in "$work/status", and in $ended how QEMU ended.
+boot() {
+  rm -f "$work"/{out,err,status,console}
+  mkfifo "$work/out" "$work/err"
+  cat "$work/out" &
+  readers=($!)
+  cat "$work/err" >&2 &
+  readers+=($!)
+  timeout --kill-after 5 "$limit" bash -c 'qemu_system "$@"' qemu \
+    -M q35 -accel "${KVSHARE_GUEST_ACCEL:-tcg,thread=multi}" -cpu max -smp "$processors" -m "$memory" \
+    -nodefaults -no-user-config -display none -monitor none -no-reboot \
+    -kernel "$cache/vmlinuz" -initrd "$work/initrd" \
+    -append "console=ttyS0 quiet panic=-1 oops=panic mitigations=off ${parameters[*]-}" \
+    -chardev "file,id=console,path=$work/console" -serial chardev:console \
+    -device virtio-serial-pci,max_ports=8 \
+    -chardev "file,id=out,path=$work/out" -device virtserialport,nr=1,chardev=out \
+    -chardev "file,id=err,path=$work/err" -device virtserialport,nr=2,chardev=err \
+    -chardev "file,id=status,path=$work/status" -device virtserialport,nr=3,chardev=status \
+    ${devices[@]+"${devices[@]}"} </dev/null >"$work/qemu" 2>&1 &
+  qemu=$!
+  ended=0
+  wait "$qemu" || ended=$?
+  qemu=
+  # Had QEMU never opened the pipes, their readers would wait for ever.
+  : 7<>"$work/out" 8<>"$work/err"
+  wait "${readers[@]}" || true
+}
+
 export -f qemu_system
 export qemu_files
-timeout --kill-after 5 "$limit" bash -c 'qemu_system "$@"' qemu \
-  -M q35 -accel "${KVSHARE_GUEST_ACCEL:-tcg,thread=multi}" -cpu max -smp "$processors" -m "$memory" \
-  -nodefaults -no-user-config -display none -monitor none -no-reboot \
-  -kernel "$cache/vmlinuz" -initrd "$work/initrd" \
-  -append "console=ttyS0 quiet panic=-1 oops=panic mitigations=off ${parameters[*]-}" \
-  -chardev "file,id=console,path=$work/console" -serial chardev:console \
-  -device virtio-serial-pci,max_ports=8 \
-  -chardev "file,id=out,path=$work/out" -device virtserialport,nr=1,chardev=out \
-  -chardev "file,id=err,path=$work/err" -device virtserialport,nr=2,chardev=err \
-  -chardev "file,id=status,path=$work/status" -device virtserialport,nr=3,chardev=status \
-  ${devices[@]+"${devices[@]}"} </dev/null >"$work/qemu" 2>&1 &
-qemu=$!
-ended=0
-wait "$qemu" || ended=$?
-qemu=
-# Had QEMU never opened the pipes, their readers would wait for ever.
-: 7<>"$work/out" 8<>"$work/err"
-wait "${readers[@]}" || true
+for attempt in 1 2 3; do
+  boot
+  # QEMU itself may have refused, which it would do again.
+  if ((ended != 0)) || grep -q started "$work/status" 2>/dev/null; then break; fi
+  ((attempt == 3)) || say "the guest's kernel crashed before the program was started; booting it again"
+done
 
-status=$(cat "$work/status" 2>/dev/null || true)
+status=$(tail -n 1 "$work/status" 2>/dev/null || true)
 if [[ $status =~ ^[0-9]+$ ]]; then exit "$status"; fi
 if ((ended == 124)); then say "the program had not ended after $limit s (-t)"; else say "the guest ended without a status"; fi
 {
